@@ -1,0 +1,137 @@
+"""The one seam for what the Array API standard cannot say.
+
+A *host* is what a framework adds: how to keep its autocast out, whether an array may be written to, how a loop is
+recorded, how a function is given its own derivative, fused kernels. The core asks `host_of(array)` and never names
+a framework. Hosts are found by the root package of an array's type, through the entry-point group `attnspec.hosts`;
+an unknown framework, a missing or a broken host get `Host()`, which is portable and does nothing special.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+from . import _compat
+from ._compat import Array
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from .request import Request
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A fused implementation, wrapped so that the REQUIRED clauses hold.
+
+    `supports` reads static facts only (shapes, dtypes, device, kind of mask) and returns None, or why not.
+    `rounds_weights`: the weights are rounded once to a half-precision input dtype before the product with v (PATH-2).
+    """
+
+    name: str
+    supports: Callable[[Request], str | None]
+    call: Callable[[Request], tuple[Array, Array | None]]
+    rounds_weights: bool = False
+
+
+def _never(*arrays: Array) -> bool:
+    return False
+
+
+
+
+def _nothing(cls: type) -> None:
+    return None
+
+
+def _no_device(x: Array) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a framework adds to the standard. Every field has a default that is right everywhere.
+
+    scope
+        A context inside which arithmetic is never lowered or reported: autocast and TF32 off, highest matmul
+        precision, floating-point warnings silent.
+    may_write
+        Whether these arrays are plain numbers that may be looked at and written to: eager, concrete, no gradient
+        being recorded, no transform around them. False is always right.
+    traced
+        Whether work on these arrays is being recorded into a program, so that Python loops unroll into it.
+    fold
+        `fold(step, carry, start, stop)`: a loop `carry = step(carry, n)` that is recorded once whatever its length.
+        None: the framework has none, Python's loop is used.
+    with_vjp
+        `with_vjp(forward, backward)`: the function `forward(*arrays) -> results` (a tuple of arrays), differentiated
+        by `backward(arrays, results, cotangents) -> gradients`. None: the framework has no autodiff.
+    register
+        Make a `Struct` subclass a pytree of the framework.
+    device_of
+        The device to create further arrays on, None where the framework places them itself.
+    kernels
+        Fused implementations, best first.
+    """
+
+    scope: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    may_write: Callable[..., bool] = _never
+    traced: Callable[..., bool] = _never
+    fold: Callable[[Callable[[Any, Any], Any], Any, int, int], Any] | None = None
+    with_vjp: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]] | None = None
+    register: Callable[[type], None] = _nothing
+    device_of: Callable[[Array], Any] = _no_device
+    kernels: tuple[Kernel, ...] = ()
+
+
+DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))
+
+_entries: dict[str, EntryPoint] = {}
+_loaded: dict[str, Host] = {}
+_announced: list[type] = []
+errors: dict[str, Exception] = {}
+
+
+def host_of(array: Array) -> Host:
+    """The host of an array, by the root package of its type; `DEFAULT` for what nobody registered."""
+    root = type(array).__module__.partition(".")[0]
+    host = _loaded.get(root)
+    return _load(root) if host is None else host
+
+
+def announce(cls: type) -> None:
+    """Make a class a pytree of every framework that is imported by now, and of each that comes later."""
+    for root in _entries:
+        if root in sys.modules and root not in _loaded:
+            _load(root)
+    if cls not in _announced:
+        _announced.append(cls)
+        for host in set(_loaded.values()):
+            host.register(cls)
+
+
+def created(array: Array) -> dict[str, Any]:
+    """Keyword arguments with which a creation function puts a new array beside `array`."""
+    device = host_of(array).device_of(array)
+    return {} if device is None else {"device": device}
+
+
+def _load(root: str) -> Host:
+    host = DEFAULT
+    if root in _entries:
+        try:
+            host = _entries[root].load()
+        except Exception as error:
+            errors[root] = error
+    if host not in _loaded.values():
+        for cls in _announced:
+            host.register(cls)
+    _loaded[root] = host
+    return host
+
+
+_entries.update((entry.name, entry) for entry in entry_points(group=_compat.HOSTS_GROUP))

@@ -1,0 +1,58 @@
+"""Frozen dataclasses that every framework sees through.
+
+Parameters, caches, masks, biases and random keys are `Struct`s: their arrays are pytree leaves, so `jax.jit`,
+`jax.grad`, `torch.func.vmap` and friends take them as arguments; numbers, strings and None are static, except
+fields made with `leaf()`, which are leaves whatever they hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, field, fields
+from typing import Any, TypeVar
+
+from .host import announce
+
+T = TypeVar("T", bound="Struct")
+
+
+def leaf() -> Any:
+    """A field that is a leaf even when it holds a Python number: a random key's words, a cache's length."""
+    return field(metadata={"leaf": True})
+
+
+class Struct:
+    """Base of the frozen dataclasses. Nothing here looks at a leaf: tree maps put odd things there."""
+
+    def __post_init__(self) -> None:
+        announce(type(self))
+
+
+def flatten(struct: Struct) -> tuple[tuple[Any, ...], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:
+    """(children, (their names, the static fields)), as JAX and torch want it."""
+    names: list[str] = []
+    children: list[Any] = []
+    static: list[tuple[str, Any]] = []
+    for f in fields(struct):  # type: ignore[arg-type]
+        value = getattr(struct, f.name)
+        if _is_static(f, value):
+            static.append((f.name, value))
+        else:
+            names.append(f.name)
+            children.append(value)
+    return tuple(children), (tuple(names), tuple(static))
+
+
+def unflatten(cls: type[T], aux: tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], children: Any) -> T:
+    """The struct that `flatten` took apart, with other children."""
+    names, static = aux
+    return cls(**dict(zip(names, children, strict=True)), **dict(static))
+
+
+def _is_static(f: Field[Any], value: object) -> bool:
+    return not f.metadata.get("leaf") and _is_plain(value)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)

@@ -1,0 +1,58 @@
+"""What JAX adds to the standard: pytrees, recorded loops, custom derivatives, matmul precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import jax
+
+from attnspec.host import Host
+from attnspec.struct import flatten, unflatten
+
+
+def scope() -> AbstractContextManager[None]:
+    """Full float32 products, also on hardware whose default is lower."""
+    return jax.default_matmul_precision("highest")
+
+
+def traced(*arrays: object) -> bool:
+    """Whether any of them stands for a value of a program that is being recorded."""
+    return any(isinstance(a, jax.core.Tracer) for a in arrays)
+
+
+def fold(step: Callable[[Any, Any], Any], carry: Any, start: int, stop: int) -> Any:
+    """`lax.scan`, which reverse-mode differentiates; a `while` loop would not."""
+    body: Any = lambda carry, n: (step(carry, n), None)  # noqa: E731
+    return jax.lax.scan(body, carry, jax.numpy.arange(start, stop))[0]
+
+
+def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward`, differentiated by JAX through `backward`."""
+
+    def forward_and_save(*arrays: Any) -> Any:
+        results = forward(*arrays)
+        return results, (arrays, results)
+
+    function = jax.custom_vjp(forward)
+    function.defvjp(forward_and_save, lambda saved, cotangents: backward(*saved, cotangents))
+    return function  # type: ignore[no-any-return]
+
+
+def register(cls: type) -> None:
+    """Make a Struct a pytree whose paths are its field names."""
+    jax.tree_util.register_pytree_with_keys(
+        cls, _flatten_with_keys, partial(unflatten, cls), flatten_func=flatten
+    )
+
+
+def _flatten_with_keys(struct: Any) -> Any:
+    children, aux = flatten(struct)
+    names, _ = aux
+    keyed = [(jax.tree_util.GetAttrKey(n), child) for n, child in zip(names, children, strict=True)]
+    return keyed, aux
+
+
+HOST = Host(scope=scope, traced=traced, fold=fold, with_vjp=with_vjp, register=register)

@@ -1,0 +1,22 @@
+"""What NumPy adds to the standard: silence inside, and arrays that may be written to."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from attnspec.host import Host
+
+
+def scope() -> AbstractContextManager[None]:
+    """Overflow and NaN are values here, defined by the spec, and no reason to warn."""
+    return np.errstate(all="ignore")
+
+
+def may_write(*arrays: object) -> bool:
+    """Only NumPy's own arrays: subclasses may record, carry units or masks."""
+    return all(type(a) is np.ndarray for a in arrays)
+
+
+HOST = Host(scope=scope, may_write=may_write)

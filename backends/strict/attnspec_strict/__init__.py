@@ -1,0 +1,1 @@
+"""attnspec on strict."""

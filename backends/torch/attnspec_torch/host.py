@@ -1,0 +1,102 @@
+"""What torch adds to the standard: autocast and TF32 to keep out, pytrees, custom derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from attnspec.host import Host
+from attnspec.struct import flatten, unflatten
+
+
+class _FullPrecision:
+    """Autocast off on every kind of device, and float32 products in float32.
+
+    Written as a class: `torch.compile` traces through it. The global precision switches belong to run time, and a
+    compiled program reads them when it runs, so they are left alone while one is being recorded.
+    """
+
+    def __enter__(self) -> None:
+        self.stack = ExitStack()
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                self.stack.enter_context(torch.autocast(kind, enabled=False))
+        if not torch.compiler.is_compiling():
+            self.precision = torch.get_float32_matmul_precision()
+            if self.precision != "highest":
+                torch.set_float32_matmul_precision("highest")
+
+    def __exit__(self, *exception: object) -> None:
+        self.stack.close()
+        if not torch.compiler.is_compiling() and self.precision != "highest":
+            torch.set_float32_matmul_precision(self.precision)
+
+
+def scope() -> AbstractContextManager[Any]:
+    """See `_FullPrecision`."""
+    return _FullPrecision()
+
+
+def may_write(*arrays: Any) -> bool:
+    """Plain tensors with numbers behind them, none of which a gradient or a transform is watching."""
+    return not torch.compiler.is_compiling() and all(
+        type(a) is torch.Tensor
+        and a.device.type != "meta"
+        and not (a.requires_grad and torch.is_grad_enabled())
+        and not torch._C._functorch.is_functorch_wrapped_tensor(a)
+        for a in arrays
+    )
+
+
+def traced(*arrays: Any) -> bool:
+    """Whether `torch.compile` is recording."""
+    return bool(torch.compiler.is_compiling())
+
+
+class _WithVjp(torch.autograd.Function):
+    """One module-level Function for every (forward, backward): a class made inside a call does not compile."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(forward: Callable[..., Any], backward: Callable[..., Any], *arrays: Any) -> Any:
+        return forward(*arrays)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.rule, *arrays = inputs
+        ctx.count = len(arrays)
+        ctx.save_for_backward(*arrays, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        saved = ctx.saved_tensors
+        return (None, None, *ctx.rule(saved[: ctx.count], saved[ctx.count :], cotangents))
+
+
+def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward`, differentiated by autograd and `torch.func` through `backward`."""
+    return lambda *arrays: _WithVjp.apply(forward, backward, *arrays)
+
+
+def register(cls: type) -> None:
+    """Make a Struct a pytree of `torch.func` and `torch.compile`."""
+    _pytree.register_pytree_node(
+        cls,
+        lambda struct: (list(flatten(struct)[0]), flatten(struct)[1]),
+        lambda children, aux: unflatten(cls, aux, children),
+    )
+
+
+HOST = Host(
+    scope=scope,
+    may_write=may_write,
+    traced=traced,
+    with_vjp=with_vjp,
+    register=register,
+    device_of=lambda x: x.device,
+)
