@@ -114,10 +114,14 @@ def announce(cls: type) -> None:
             host.register(cls)
 
 
-def created(array: Array) -> dict[str, Any]:
-    """Keyword arguments with which a creation function puts a new array beside `array`."""
-    device = host_of(array).device_of(array)
+def on(device: Any) -> dict[str, Any]:
+    """Keyword arguments of a creation function; none where the framework places arrays itself or has no `device=`."""
     return {} if device is None else {"device": device}
+
+
+def beside(array: Array) -> dict[str, Any]:
+    """Keyword arguments with which a creation function puts a new array on the device of `array`."""
+    return on(host_of(array).device_of(array))
 
 
 def _load(root: str) -> Host:

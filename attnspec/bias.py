@@ -1,0 +1,282 @@
+"""Terms that are added to the scores: arrays, ALiBi, relative tables. Asked for one tile at a time; they compose by +.
+
+-inf in a bias masks its pair; every finite number, the most negative included, is only a number (SCORE-5).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from . import _compat
+from ._compat import FLOATING, Array, Namespace, dtype_name
+from .errors import DTypeError, OptionError, ShapeError
+from .host import on
+from .masks import Align, Ints, Status, _align, _fits, _ints, _per_batch
+from .shapes import Axes, Span, broadcasts_to
+from .struct import Struct
+
+
+@runtime_checkable
+class Bias(Protocol):
+    """The contract of a bias rule: a float tile, and whether it may hold -inf."""
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        """Floating, broadcastable to (..., H, q.size, k.size), on that device (None: where the framework puts it)."""
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        """ "all": no -inf in the tile; "none": nothing but -inf; "some": not known without looking."""
+
+
+class Term(Struct):
+    """The operator, and the check of the arrays that a term holds against the axes of the call."""
+
+    def __add__(self, other: Bias | Array) -> Term:
+        return Sum(self, as_bias(other))
+
+    __radd__ = __add__
+    __array_ufunc__ = None  # NumPy's `array + term` then asks the term
+
+    def check(self, axes: Axes) -> None:
+        """Raise unless each array fits the call."""
+
+
+def alibi(heads: int | Array, *, offset: int | Array = 0, align: Align = "start") -> Term:
+    """Attention with linear biases: -slope_h * |j - i - offset|.
+
+    Parameters
+    ----------
+    heads : int or floating array (H,)
+        Number of heads, for the published slopes 2**(-8 h / H); for an H that is no power of two the published code
+        takes the slopes of the next lower power, then every other slope of the next higher one. Or slopes of your own.
+    offset, align
+        As in `causal`: where query i stands among the keys.
+
+    Notes
+    -----
+    Under a causal mask this equals slope * (j - const) of Bloom and MPT, since softmax is shift-invariant.
+    Source: Press, Smith, Lewis, "Train Short, Test Long", 2022, and its published code.
+
+    Examples
+    --------
+    >>> import attnspec
+    >>> [round(s, 4) for s in attnspec.alibi(6).slopes]
+    [0.25, 0.0625, 0.0156, 0.0039, 0.5, 0.125]
+    """
+    if _compat.is_array(heads):
+        _floating("slopes", heads)
+        return Alibi(heads, _ints("offset", offset), _align(align))
+    if type(heads) is not int or heads < 1:
+        msg = f"alibi heads={heads!r}: a number of heads >= 1 or an array of slopes (H,) is needed."
+        raise OptionError(msg)
+    return Alibi(_published_slopes(heads), _ints("offset", offset), _align(align))
+
+
+def relative_bias(
+    table: Array,
+    *,
+    offset: int | Array = 0,
+    align: Align = "start",
+    max_distance: int | None = None,
+    bidirectional: bool = True,
+) -> Term:
+    """A learned bias for each head and each distance d = j - i - offset.
+
+    Parameters
+    ----------
+    table : floating array (..., H, N)
+        Without `max_distance`: N = 2 R + 1, entry d + R for distance d, and distances beyond R take the outermost one.
+        With it: N buckets as in T5, half of them for exact distances, the rest spaced by logarithm up to
+        `max_distance`.
+    offset, align
+        As in `causal`.
+    max_distance : int
+        Distance from which on all share the last bucket.
+    bidirectional : bool
+        With `max_distance`: the upper half of the buckets is for keys after the query; otherwise those share bucket 0.
+
+    Notes
+    -----
+    Sources: Shaw, Uszkoreit, Vaswani, 2018; Raffel et al., 2020. T5's layers attend with `scale=1.0`.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> bias = attnspec.relative_bias(np.asarray([[-1.0, 0.0, 1.0]]))
+    >>> attnspec.attention_weights(np.zeros((2, 1)), np.zeros((2, 1)), bias=bias).round(3).tolist()
+    [[0.269, 0.731], [0.269, 0.731]]
+    """
+    _floating("table", table)
+    if table.ndim < 1 or table.shape[-1] < 1:
+        msg = f"table has shape {tuple(table.shape)}; (..., H, N) with N >= 1 is needed."
+        raise ShapeError(msg)
+    n = table.shape[-1]
+    if max_distance is None:
+        if n % 2 == 0:
+            msg = f"table has N={n} distances; an odd number 2 R + 1 is needed, or `max_distance=` for N buckets."
+            raise ShapeError(msg)
+        return Relative(table, _ints("offset", offset), _align(align), None, True)
+    buckets = n // 2 if bidirectional else n
+    if type(max_distance) is not int or max_distance <= buckets // 2 or n % (2 if bidirectional else 1):
+        msg = (
+            f"max_distance={max_distance!r} with N={n} buckets: an int > {buckets // 2} is needed"
+            f"{' and an even N' if bidirectional else ''}."
+        )
+        raise OptionError(msg)
+    return Relative(table, _ints("offset", offset), _align(align), max_distance, bidirectional)
+
+
+def as_bias(bias: Bias | Array) -> Term:
+    """A term from a floating array (broadcast from the right to (..., H, Q, K)) or any object with the contract."""
+    if isinstance(bias, Term):
+        return bias
+    if _compat.is_array(bias):
+        _floating("bias", bias)
+        return ArrayBias(bias)
+    if isinstance(bias, Bias):
+        return Foreign(bias)
+    msg = f"bias is a {type(bias).__name__}; a floating array or a Bias (alibi(), relative_bias()) is needed."
+    raise DTypeError(msg)
+
+
+@dataclass(frozen=True)
+class Alibi(Term):
+    """`alibi`: slopes (H,) times distances."""
+
+    slopes: tuple[float, ...] | Array
+    offset: Ints
+    align: Align
+
+    def check(self, axes: Axes) -> None:
+        shape = (len(self.slopes),) if isinstance(self.slopes, tuple) else tuple(self.slopes.shape)
+        if shape != (axes.H,):
+            msg = f"alibi has slopes of shape {shape}; one for each of H={axes.H} query heads is needed."
+            raise ShapeError(msg)
+        if type(self.offset) is not int:
+            _fits("offset", self.offset, axes, ())
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        slopes = self.slopes
+        if isinstance(slopes, tuple):
+            slopes = xp.asarray(slopes, dtype=xp.float32, **on(device))
+        distance = xp.abs(_ahead(self, q, k, xp, device))
+        return -slopes[:, None, None] * xp.astype(distance, slopes.dtype)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "all" if isinstance(self.slopes, tuple) else "some"
+
+
+@dataclass(frozen=True)
+class Relative(Term):
+    """`relative_bias`: a table (..., H, N) read by distance."""
+
+    table: Array
+    offset: Ints
+    align: Align
+    max_distance: int | None
+    bidirectional: bool
+
+    def check(self, axes: Axes) -> None:
+        if not broadcasts_to(self.table.shape[:-1], (*axes.lead, axes.H)):
+            msg = f"table has shape {tuple(self.table.shape)}; (..., H, N) with (..., H) = {(*axes.lead, axes.H)} is needed."
+            raise ShapeError(msg)
+        if type(self.offset) is not int:
+            _fits("offset", self.offset, axes, ())
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        bucket = self._bucket(_ahead(self, q, k, xp, device), xp, device)
+        if math.prod(bucket.shape[:-2]) == 1:
+            flat = xp.take(self.table, xp.reshape(bucket, (-1,)), axis=-1)
+            return xp.reshape(flat, (*self.table.shape[:-1], *bucket.shape[-2:]))
+        # Offsets that differ over the batch: a row of distances for each item.
+        same = self.table[..., None, :] + xp.zeros((*bucket.shape[:-1], 1), dtype=self.table.dtype, **on(device))
+        return xp.take_along_axis(same, xp.broadcast_to(bucket, (*same.shape[:-1], bucket.shape[-1])), axis=-1)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "some"
+
+    def _bucket(self, ahead: Array, xp: Namespace, device: Any) -> Array:
+        n = self.table.shape[-1]
+        if self.max_distance is None:
+            return xp.clip(ahead, -(n // 2), n // 2) + n // 2
+        buckets = n // 2 if self.bidirectional else n
+        distance = xp.abs(ahead) if self.bidirectional else xp.where(ahead < 0, -ahead, 0)
+        exact = buckets // 2
+        # Integer thresholds, computed once on the host: a logarithm rounds otherwise on every framework.
+        ratio = self.max_distance / exact
+        bucket = xp.clip(distance, 0, exact)
+        for step in range(1, buckets - exact):
+            bucket = bucket + xp.astype(distance >= math.ceil(exact * ratio ** (step / (buckets - exact))), bucket.dtype)
+        return xp.where(ahead > 0, bucket + buckets, bucket) if self.bidirectional else bucket
+
+
+@dataclass(frozen=True)
+class ArrayBias(Term):
+    """A floating array, broadcast from the right to (..., H, Q, K)."""
+
+    array: Array
+
+    def check(self, axes: Axes) -> None:
+        _fits("bias", self.array, axes, None)
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return k.of(q.of(self.array, -2), -1)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "some"
+
+
+@dataclass(frozen=True)
+class Sum(Term):
+    """Both terms."""
+
+    a: Term
+    b: Term
+
+    def check(self, axes: Axes) -> None:
+        self.a.check(axes)
+        self.b.check(axes)
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        a, b = (x.tile(q, k, xp=xp, device=device) for x in (self.a, self.b))
+        wider = xp.result_type(a.dtype, b.dtype)
+        return xp.astype(a, wider, copy=False) + xp.astype(b, wider, copy=False)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        both = {self.a.status(q, k), self.b.status(q, k)}
+        return "none" if "none" in both else "all" if both == {"all"} else "some"
+
+
+@dataclass(frozen=True)
+class Foreign(Term):
+    """Somebody else's object that keeps the contract, given the operator."""
+
+    bias: Bias
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return self.bias.tile(q, k, xp=xp, device=device)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return self.bias.status(q, k)
+
+
+def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:
+    """j - i - offset as integers (..., 1, q, k)."""
+    shift = k.total - q.total if rule.align == "end" else 0
+    offset = _per_batch(rule.offset, 3, xp, device)
+    return k.index[..., None, None, :] - q.index[..., None, :, None] - (offset + shift)
+
+
+def _published_slopes(heads: int) -> tuple[float, ...]:
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
+    between = [2.0 ** (-4.0 * h / power) for h in range(1, 2 * power + 1, 2)]
+    return tuple(slopes + between[: heads - power])
+
+
+def _floating(name: str, x: Array) -> None:
+    if not _compat.is_array(x) or dtype_name(x) not in FLOATING:
+        got = f"dtype {dtype_name(x)}" if _compat.is_array(x) else f"type {type(x).__name__}"
+        msg = f"{name} has {got}; a floating array is needed. A boolean array that selects keys is a `mask=`."
+        raise DTypeError(msg)

@@ -1,0 +1,173 @@
+"""The operations that the walk over tiles is given: how scores, weights and sums are computed and rounded.
+
+`Fast` is online softmax in float32 or float64 arithmetic. The walk (`blocks.py`) is written once; other numerics
+(bit-identical ones) are other objects with these methods.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+from ._compat import Array, dtype_name, namespace
+from .bias import Term
+from .host import on
+from .request import Request
+from .shapes import Span
+
+
+class Operands(NamedTuple):
+    """q, k and v ready for tiles: finite, scaled, in the dtype of the computation; and what was not finite.
+
+    The flags are (..., H, Q, 1), (..., H, 1, K), (..., H, 1, K), or None if everything was finite and the framework
+    lets that be looked at.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    bad_q: Array | None
+    bad_k: Array | None
+    bad_v: Array | None
+
+
+class Partial(NamedTuple):
+    """A result over some of the keys, unnormalised: out and total are sums of exp(score - reference)."""
+
+    reference: Array  # (..., H, q, 1)
+    total: Array  # (..., H, q, 1)
+    out: Array  # (..., H, q, E)
+
+
+class Numerics(Protocol):
+    """What a body is given."""
+
+    def prepare(self, request: Request) -> Operands:
+        """Clean, scale and convert the operands, once."""
+
+    def start(self, request: Request, q: Array) -> Partial:
+        """The result over no key but the sink."""
+
+    def score(self, request: Request, q: Array, k: Array, bias: Array | None) -> Array:
+        """softcap(q . k) + bias for one tile, before the mask."""
+
+    def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
+        """`part` and one more tile of keys; scores are -inf where masked, `keep` is dropout's choice."""
+
+    def finish(self, part: Partial) -> tuple[Array, Array]:
+        """(out, lse), normalised."""
+
+    def weigh(self, part: Partial, scores: Array) -> Array:
+        """The weights of one tile, given the finished sums of its rows."""
+
+
+class Fast:
+    """Online softmax: a running maximum, and sums rescaled whenever it grows."""
+
+    def prepare(self, request: Request) -> Operands:
+        xp = request.xp
+        wide = getattr(xp, computed_in(request.q))
+        q, k, v = (xp.astype(x, wide, copy=False) for x in (request.q, request.k, request.v))
+        scale = request.scale
+        if not isinstance(scale, float | int):
+            scale = xp.astype(scale, wide, copy=False)
+        finite = [xp.isfinite(x) for x in (q, k, v)]
+        # Where values may be looked at, finite inputs (the usual case) need no copies and no flags. Where they may
+        # not, `where` copies them unchanged: the same bits on both ways.
+        if request.host.may_write(q, k, v) and all(bool(xp.all(f)) for f in finite):
+            return Operands(q * scale, k, v, None, None, None)
+        bad = [~xp.all(f, axis=-1, keepdims=True) for f in finite]
+        q, k, v = (xp.where(f, x, 0.0) for f, x in zip(finite, (q, k, v), strict=True))
+        by_head = [xp.matrix_transpose(_for_query_heads(xp, b, request.axes.H)) for b in bad[1:]]
+        return Operands(q * scale, k, v, bad[0], *by_head)
+
+    def start(self, request: Request, q: Array) -> Partial:
+        xp, axes, place = request.xp, request.axes, on(request.device)
+        rows = (*axes.lead, axes.H, q.shape[-2])
+        out = xp.zeros((*rows, axes.E), dtype=q.dtype, **place)
+        if request.sink is None:
+            total = xp.zeros((*rows, 1), dtype=q.dtype, **place)
+            return Partial(total - math.inf, total, out)
+        sink = request.sink
+        if isinstance(sink, float | int):
+            sink = xp.full((), float(sink), dtype=q.dtype, **place)
+        reference = xp.astype(sink, q.dtype, copy=False)[..., None, None] + xp.zeros((*rows, 1), dtype=q.dtype, **place)
+        return Partial(reference, xp.exp(reference - _shift(xp, reference)), out)
+
+    def score(self, request: Request, q: Array, k: Array, bias: Array | None) -> Array:
+        xp = request.xp
+        s = grouped_matmul(xp, q, xp.matrix_transpose(k))
+        cap = request.softcap
+        if cap is not None:
+            cap = cap if isinstance(cap, float | int) else xp.astype(cap, s.dtype, copy=False)
+            s = cap * xp.tanh(s / cap)
+        return s if bias is None else s + _narrowed(xp, bias, s)
+
+    def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
+        xp = namespace(scores)
+        reference = xp.maximum(part.reference, xp.max(scores, axis=-1, keepdims=True))
+        shift = _shift(xp, reference)
+        p = xp.exp(scores - shift)
+        old = xp.exp(part.reference - shift)
+        total = part.total * old + xp.sum(p, axis=-1, keepdims=True)
+        if keep is not None:
+            p = xp.where(keep, p, 0.0)
+        return Partial(reference, total, part.out * old + grouped_matmul(xp, p, v))
+
+    def finish(self, part: Partial) -> tuple[Array, Array]:
+        xp = namespace(part.total)
+        empty = part.total == 0
+        total = xp.where(empty, 1.0, part.total)
+        lse = xp.where(empty, -math.inf, _shift(xp, part.reference) + xp.log(total))
+        return part.out / total, lse[..., 0]
+
+    def weigh(self, part: Partial, scores: Array) -> Array:
+        xp = namespace(scores)
+        total = xp.where(part.total == 0, 1.0, part.total)
+        return xp.exp(scores - _shift(xp, part.reference)) / total
+
+
+FAST = Fast()
+
+
+def computed_in(x: Array) -> str:
+    """The dtype of the inside: float32 for half-precision inputs (SHAPE-3)."""
+    return "float64" if dtype_name(x) == "float64" else "float32"
+
+
+def grouped_matmul(xp: Any, a: Array, b: Array) -> Array:
+    """(..., H, q, x) @ (..., G, x, y): head h with group h // (H // G).
+
+    The queries of a group are stacked, so that its keys are read once.
+    """
+    H, G = a.shape[-3], b.shape[-3]
+    if H == G:
+        return xp.matmul(a, b)
+    *lead, _, q, x = a.shape
+    stacked = xp.matmul(xp.reshape(a, (*lead, G, H // G * q, x)), b)
+    return xp.reshape(stacked, (*stacked.shape[:-3], H, q, b.shape[-1]))
+
+
+def bias_tile(term: Term, q: Span, k: Span, request: Request) -> tuple[Array, Array | None]:
+    """The bias of a tile, and where it is not -inf (None: everywhere)."""
+    tile = term.tile(q, k, xp=request.xp, device=request.device)
+    return tile, None if term.status(q, k) == "all" else tile != -math.inf
+
+
+def _narrowed(xp: Any, bias: Array, scores: Array) -> Array:
+    """A wider bias in the dtype of the scores. A finite number stays one: it must not turn into -inf, which masks."""
+    if dtype_name(bias) == "float64" and dtype_name(scores) == "float32":
+        largest = float(xp.finfo(xp.float32).max)
+        bias = xp.where(xp.isfinite(bias), xp.clip(bias, -largest, largest), bias)
+    return xp.astype(bias, scores.dtype, copy=False)
+
+
+def _shift(xp: Any, reference: Array) -> Array:
+    """What is subtracted from the scores: 0 in a row that has seen nothing, so that -inf - -inf does not happen."""
+    return xp.where(reference == -math.inf, 0.0, reference)
+
+
+def _for_query_heads(xp: Any, flag: Array, H: int) -> Array:
+    """(..., G, K, 1) -> (..., H, K, 1)."""
+    G = flag.shape[-3]
+    return flag if G == H else xp.repeat(flag, H // G, axis=-3)

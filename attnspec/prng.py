@@ -1,0 +1,77 @@
+"""Threefry-2x32 with twenty rounds: the same random bits on every framework, from integer arithmetic alone.
+
+Words are 32 bits wide and kept as *signed* integers, Python's or int32 arrays, because torch has no unsigned
+arithmetic and JAX no 64-bit integers by default; addition wraps, and a logical shift is an arithmetic one with the
+copies of the sign masked off. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ._compat import Array, Namespace
+
+Word = int | Array
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def threefry2x32(rng: tuple[Word, Word], counter: tuple[Word, Word]) -> tuple[Word, Word]:
+    """Two random words for a key of two words and a counter of two words."""
+    k0, k1 = rng
+    ks = (k0, k1, k0 ^ k1 ^ _PARITY)
+    x0, x1 = wrap(counter[0] + ks[0]), wrap(counter[1] + ks[1])
+    for group in range(5):
+        for r in _ROTATIONS[group % 2]:
+            x0 = wrap(x0 + x1)
+            x1 = _rotate_left(x1, r) ^ x0
+        x0 = wrap(x0 + ks[(group + 1) % 3])
+        x1 = wrap(x1 + wrap(ks[(group + 2) % 3] + (group + 1)))
+    return x0, x1
+
+
+def wrap(x: Word) -> Word:
+    """A Python integer cut to a signed 32-bit word; int32 arrays wrap by themselves."""
+    return ((x + 2**31) & 0xFFFFFFFF) - 2**31 if isinstance(x, int) else x
+
+
+def shift_right(x: Word, n: int) -> Word:
+    """Logical shift of a signed word by 1 to 31 places."""
+    return (x >> n) & ((1 << (32 - n)) - 1)
+
+
+def _rotate_left(x: Word, r: int) -> Word:
+    return wrap(x << r) | shift_right(x, 32 - r)
+
+
+def counters(indices: Sequence[Array], strides: Sequence[int], xp: Namespace) -> tuple[Array, Array]:
+    """The 64-bit numbers sum(index * stride) as words (high, low), broadcast over all the indices.
+
+    Each index is an int32 array with values >= 0, each stride a Python integer: positions in C order of an array
+    that may have more than 2**32 entries.
+    """
+    high, low = _times(indices[0], strides[0], xp)
+    for index, stride in zip(indices[1:], strides[1:], strict=True):
+        h, l = _times(index, stride, xp)
+        low = low + l
+        # A sum of unsigned words has wrapped iff it is below either of them; flipping the sign bit makes the
+        # signed comparison an unsigned one.
+        carry = (low ^ -(2**31)) < (l ^ -(2**31))
+        high = high + h + xp.astype(carry, xp.int32)
+    return high, low
+
+
+def _times(index: Array, stride: int, xp: Namespace) -> tuple[Array, Array]:
+    """index * stride in 64 bits, digit by digit in base 2**16 (a product of two digits fits a 32-bit word)."""
+    digits = [xp.zeros_like(index) for _ in range(4)]
+    for i, a in enumerate((index & 0xFFFF, shift_right(index, 16))):
+        for j in range(4 - i):
+            product = a * wrap((stride >> (16 * j)) & 0xFFFF)
+            digits[i + j] = digits[i + j] + (product & 0xFFFF)
+            if i + j < 3:
+                digits[i + j + 1] = digits[i + j + 1] + shift_right(product, 16)
+    for n in range(3):
+        digits[n + 1] = digits[n + 1] + shift_right(digits[n], 16)
+    low, high = (digits[n] & 0xFFFF | digits[n + 1] << 16 for n in (0, 2))
+    return high, low

@@ -1,0 +1,207 @@
+"""Random numbers that are the same on every framework, bit for bit, and the same as `jax.random`'s.
+
+A `Key` is two 32-bit words; nothing is hidden and nothing advances by itself. The generator is Threefry-2x32-20 in
+JAX's (partitionable) layout: entry n of a draw, in C order, comes from the 64-bit counter n (DROPOUT-3).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _compat
+from ._compat import Array, Namespace, dtype_name
+from .errors import DTypeError, OptionError
+from .host import beside, host_of
+from .prng import Word, counters, shift_right, threefry2x32
+from .prng import wrap as _word
+from .shapes import is_number, number
+from .special import erfinv
+from .struct import Struct, leaf
+
+__all__ = ["Key", "bernoulli", "bits", "fold_in", "key", "normal", "split", "uniform", "wrap"]
+
+_MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
+_WIDTH = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 8}
+
+
+@dataclass(frozen=True)
+class Key(Struct):
+    """A random key: two 32-bit words as signed integers, Python's or int32 arrays (traced, or mapped by vmap)."""
+
+    high: Word = leaf()
+    low: Word = leaf()
+
+
+def key(seed: int) -> Key:
+    """The key of a 64-bit seed; equals `jax.random.key(seed)` with `jax_enable_x64`, and without it below 2**32.
+
+    Examples
+    --------
+    >>> import attnspec
+    >>> attnspec.random.key(7)
+    Key(high=0, low=7)
+    """
+    if type(seed) is not int or not -(2**63) <= seed < 2**64:
+        msg = f"seed={seed!r}: a Python int of 64 bits is needed; for the words of another library's key use wrap()."
+        raise OptionError(msg)
+    return Key(_word(seed >> 32), _word(seed & 0xFFFFFFFF))
+
+
+def wrap(words: Array | Sequence[int]) -> Key:
+    """A key from two words, such as `jax.random.key_data(k)`: unsigned or signed, an array (2,) or two ints."""
+    if _compat.is_array(words):
+        if "int" not in dtype_name(words) or words.shape[-1:] != (2,):  # type: ignore[union-attr]
+            msg = f"words are {dtype_name(words)} of shape {tuple(words.shape)}; an integer array (2,) is needed."  # type: ignore[union-attr]
+            raise DTypeError(msg)
+        xp = _compat.namespace(words)
+        words = xp.astype(words, xp.int32)
+        return Key(words[..., 0], words[..., 1])  # type: ignore[call-overload]
+    high, low = words
+    return Key(_word(int(high)), _word(int(low)))
+
+
+def split(rng: Key, num: int = 2) -> tuple[Key, ...]:
+    """`num` independent keys; equal to the rows of `jax.random.split`.
+
+    Examples
+    --------
+    >>> import attnspec
+    >>> weights_rng, dropout_rng = attnspec.random.split(attnspec.random.key(0))
+    """
+    with _scope(rng):
+        return tuple(Key(*threefry2x32(_words(rng), (0, n))) for n in range(num))
+
+
+def fold_in(rng: Key, data: int | Array) -> Key:
+    """A key for the pair (rng, data): a step number, a layer number. Equals `jax.random.fold_in`."""
+    with _scope(rng):
+        return Key(*threefry2x32(_words(rng), (0, _word(data) if isinstance(data, int) else _int32(data))))
+
+
+def bits(rng: Key, shape: Sequence[int], *, width: int = 32, like: Any = None) -> Array:
+    """Uniform random bits of 8, 16, 32 or 64, as *signed* integers of that width (torch computes with no others).
+
+    `like` is an array, on whose device the result is, or a namespace; it may be left out where `rng` holds arrays.
+    """
+    if width not in (8, 16, 32, 64):
+        msg = f"width={width!r}: 8, 16, 32 or 64 bits are needed."
+        raise OptionError(msg)
+    xp, place = _target(rng, like)
+    with _scope(rng, place):
+        high, low = _draw(rng, shape, xp, place)
+        if width == 64:
+            return _as(xp, high, "int64") << 32 | _as(xp, low, "int64") & 0xFFFFFFFF
+        word = high ^ low
+        if width == 32:
+            return word
+        sign = 1 << (width - 1)
+        return _as(xp, ((word & (2 * sign - 1)) ^ sign) - sign, f"int{width}")
+
+
+def uniform(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any = None) -> Array:
+    """Uniform in [0, 1): an integer of the mantissa's width times 2**-width. Equals `jax.random.uniform`."""
+    if dtype not in _MANTISSA:
+        msg = f"dtype={dtype!r}: one of {', '.join(_MANTISSA)} is needed."
+        raise OptionError(msg)
+    xp, place = _target(rng, like)
+    with _scope(rng, place):
+        m, w = _MANTISSA[dtype], _WIDTH[dtype]
+        high, low = _draw(rng, shape, xp, place)
+        if dtype == "float64":
+            upper = _as(xp, high, dtype)
+            upper = xp.where(upper < 0, upper + 2.0**32, upper)
+            return (upper * 2.0 ** (m - 32) + _as(xp, shift_right(low, 64 - m), dtype)) * 2.0**-m
+        drawn = shift_right((high ^ low) << (32 - w) if w < 32 else high ^ low, 32 - m)
+        return _as(xp, _as(xp, drawn, "float32") * 2.0**-m, dtype)
+
+
+def bernoulli(rng: Key, p: float | Array, shape: Sequence[int], *, like: Any = None) -> Array:
+    """True with probability p: `uniform(float32) < float32(p)`, whatever the dtype of p.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> attnspec.random.bernoulli(attnspec.random.key(0), 0.5, (4,), like=np).tolist()
+    [False, False, True, True]
+    """
+    number("p", p, low=0.0, high=1.0)
+    xp, place = _target(rng, like if like is not None or is_number(p) else p)
+    with _scope(rng, place):
+        return below(xp, _draw(rng, shape, xp, place), p)
+
+
+def below(xp: Namespace, words: tuple[Array, Array], p: float | Array) -> Array:
+    """Whether the float32 uniform of each pair of words is below float32(p), decided on integers."""
+    drawn = shift_right(words[0] ^ words[1], 9)
+    if is_number(p):
+        return drawn < math.ceil(struct.unpack("f", struct.pack("f", p))[0] * 2**23)
+    return xp.astype(drawn, xp.float32) * 2.0**-23 < xp.astype(p, xp.float32)
+
+
+def normal(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any = None) -> Array:
+    """Standard normal: sqrt(2) erfinv(u), u uniform in (-1, 1). `jax.random.normal`'s up to erfinv's rounding."""
+    if dtype not in ("float32", "float64"):
+        msg = f"dtype={dtype!r}: float32 or float64 is needed; cast the result."
+        raise OptionError(msg)
+    u = uniform(rng, shape, dtype=dtype, like=like)
+    xp = _compat.namespace(u)
+    with _scope(rng, u):
+        lowest = -1.0 + 2.0 ** -(_MANTISSA[dtype] + 1)
+        u = u * 2.0 + lowest
+        return math.sqrt(2.0) * erfinv(xp.where(u < lowest, lowest, u))
+
+
+def _draw(rng: Key, shape: Sequence[int], xp: Namespace, place: Array) -> tuple[Array, Array]:
+    shape = tuple(shape)
+    indices = [_axis(xp, n, len(shape) - axis - 1, place) for axis, n in enumerate(shape)] or [_axis(xp, 1, 0, place)]
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))] or [1]
+    words = threefry2x32(_words(rng), counters(indices, strides, xp))
+    return tuple(xp.reshape(w, shape) for w in words) if not shape else words  # type: ignore[return-value]
+
+
+def _axis(xp: Namespace, n: int, trailing: int, place: Array) -> Array:
+    return xp.reshape(xp.arange(n, dtype=xp.int32, **beside(place)), (n, *(1,) * trailing))
+
+
+def _words(rng: Key) -> tuple[Word, Word]:
+    if not isinstance(rng, Key):
+        msg = f"rng is a {type(rng).__name__}; a Key is needed: attnspec.random.key(seed), or wrap(words) of another library's."
+        raise DTypeError(msg)
+    if _compat.is_array(rng.low) and rng.low.ndim:
+        msg = f"rng holds {rng.low.shape} keys; one is needed. Map over them with vmap or in a loop."
+        raise DTypeError(msg)
+    return rng.high, rng.low
+
+
+def _target(rng: Key, like: Any) -> tuple[Namespace, Array]:
+    """(namespace, an array on the device where the result belongs)."""
+    if _compat.is_array(like):
+        return _compat.namespace(like), like
+    if hasattr(like, "asarray"):
+        place = like.asarray(0)
+        return _compat.namespace(place), place
+    if like is None and _compat.is_array(_words(rng)[1]):
+        return _compat.namespace(rng.low), rng.low
+    msg = f"like={like!r}: an array or a namespace such as `backend.xp` is needed, to know where to draw."
+    raise DTypeError(msg)
+
+
+def _scope(rng: Key, place: Array = None) -> Any:
+    return host_of(_words(rng)[1] if place is None else place).scope()
+
+
+def _int32(x: Array) -> Array:
+    return _as(_compat.namespace(x), x, "int32")
+
+
+def _as(xp: Namespace, x: Array, dtype: str) -> Array:
+    wanted = getattr(xp, dtype, None)
+    x = x if wanted is None else xp.astype(x, wanted)
+    if dtype_name(x) != dtype:
+        msg = f"{dtype} is needed and this framework has {dtype_name(x)} instead. On JAX set jax_enable_x64."
+        raise DTypeError(msg)
+    return x

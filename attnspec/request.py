@@ -1,0 +1,164 @@
+"""One attention call with its arguments validated: what the body, kernels, adapters and the suite all read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import _compat
+from ._compat import FLOATING, SIGNED, Array, Namespace, dtype_name
+from .bias import Bias, Term, as_bias
+from .errors import DTypeError, ShapeError
+from .host import Host, host_of, on
+from .masks import Mask, Rule, as_mask
+from .random import Key
+from .shapes import Axes, Span, attention_axes, broadcasts_to, floating, is_number, known, number, together
+from .struct import Struct
+
+
+@dataclass(frozen=True)
+class Dropout(Struct):
+    """Dropout as an argument: the rate, and the key that decides which entries go.
+
+    0 <= rate <= 1. There is no training flag: no dropout is `dropout=None`.
+    """
+
+    rate: float | Array
+    rng: Key
+
+    def check(self) -> None:
+        """Raise unless the rate is a probability and `rng` a key (DROPOUT-1)."""
+        number("rate", self.rate, low=0.0, high=1.0)
+        if not isinstance(self.rng, Key):
+            msg = f"rng is a {type(self.rng).__name__}; a Key is needed, e.g. attnspec.random.key(seed)."
+            raise DTypeError(msg)
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything can be dropped: rate 0 is the exact identity."""
+        return not (is_number(self.rate) and self.rate == 0)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The validated arguments of one attention call; arrays of rank 3 or more."""
+
+    q: Array
+    k: Array
+    v: Array
+    axes: Axes
+    mask: Rule | None = None
+    bias: Term | None = None
+    scale: float | Array = 1.0
+    softcap: float | Array | None = None
+    sink: float | Array | None = None
+    dropout: Dropout | None = None
+    q_positions: Array | None = None
+    k_positions: Array | None = None
+    headless: bool = False
+
+    @property
+    def xp(self) -> Namespace:
+        """The namespace of the arrays."""
+        return _compat.namespace(self.q)
+
+    @property
+    def host(self) -> Host:
+        """The host of the arrays."""
+        return host_of(self.q)
+
+    @property
+    def device(self) -> Any:
+        """Where further arrays belong."""
+        return self.host.device_of(self.q)
+
+    def q_span(self, start: int | Array, size: int) -> Span:
+        """Queries `start : start + size`."""
+        return self._span(start, size, self.axes.Q, self.q_positions)
+
+    def k_span(self, start: int | Array, size: int) -> Span:
+        """Keys `start : start + size`."""
+        return self._span(start, size, self.axes.K, self.k_positions)
+
+    def _span(self, start: int | Array, size: int, total: int, positions: Array | None) -> Span:
+        index, bounds = None, None
+        if self.mask is not None or self.bias is not None:
+            index = self.xp.arange(size, **on(self.device)) + start
+        span = Span(start, size, total, index, (start, start + size) if isinstance(start, int) else None)
+        if positions is None:
+            return span
+        return Span(start, size, total, span.of(positions, -1), bounds)
+
+
+def make_request(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | Array | None = None,
+    scale: float | Array | None = None,
+    softcap: float | Array | None = None,
+    sink: float | Array | None = None,
+    dropout: Dropout | None = None,
+    q_positions: Array | None = None,
+    k_positions: Array | None = None,
+) -> Request:
+    """Check everything once, at the door: nothing is computed before the last argument is known to be good."""
+    floating(q=q, k=k, v=v)
+    headless = max(q.ndim, k.ndim, v.ndim) == 2
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim < 2:
+            msg = f"{name} has shape {tuple(x.shape)}; (..., heads, rows, width) or (rows, width) is needed."
+            raise ShapeError(msg)
+    q, k, v = (x[None, ...] if x.ndim == 2 else x for x in (q, k, v))
+    axes = attention_axes(q, k, v)
+    rule = None if mask is None else as_mask(mask)
+    term = None if bias is None else as_bias(bias)
+    for option in (rule, term):
+        if option is not None:
+            option.check(axes)
+    scale = (axes.D**-0.5 if axes.D else 1.0) if scale is None else scale
+    number("scale", scale)
+    if softcap is not None:
+        number("softcap", softcap, low=0.0, open_low=True)
+    _check_sink(sink, axes)
+    if dropout is not None:
+        if not isinstance(dropout, Dropout):
+            msg = f"dropout is a {type(dropout).__name__}; attnspec.Dropout(rate, rng) is needed."
+            raise DTypeError(msg)
+        dropout.check()
+    _check_positions("q_positions", q_positions, (*axes.lead, axes.Q))
+    _check_positions("k_positions", k_positions, (*axes.lead, axes.K))
+    held = {"scale": scale, "softcap": softcap, "sink": sink, "q_positions": q_positions, "k_positions": k_positions}
+    held |= {"mask": mask, "bias": bias}
+    together(q=q, **{name: x for name, x in held.items() if _compat.is_array(x)})
+    return Request(
+        q, k, v, axes, rule, term, scale, softcap, sink, dropout if dropout and dropout.drops else None,
+        q_positions, k_positions, headless,
+    )  # fmt: skip
+
+
+def _check_sink(sink: float | Array | None, axes: Axes) -> None:
+    if sink is None or is_number(sink):
+        return
+    if not _compat.is_array(sink) or dtype_name(sink) not in FLOATING:
+        got = dtype_name(sink) if _compat.is_array(sink) else type(sink).__name__
+        msg = f"sink is {got}; a number or a floating array (..., H) is needed, one logit for each query head."
+        raise DTypeError(msg)
+    if not broadcasts_to(sink.shape, (*axes.lead, axes.H)):
+        msg = f"sink has shape {tuple(sink.shape)}; (..., H) = {(*axes.lead, axes.H)} is needed."
+        raise ShapeError(msg)
+
+
+def _check_positions(name: str, positions: Array | None, target: tuple[int, ...]) -> None:
+    if positions is None:
+        return
+    if not _compat.is_array(positions) or dtype_name(positions) not in SIGNED:
+        got = dtype_name(positions) if _compat.is_array(positions) else type(positions).__name__
+        msg = f"{name} are {got}; a signed integer array is needed."
+        raise DTypeError(msg)
+    known(name, positions)
+    if positions.shape[-1:] != target[-1:] or not broadcasts_to(positions.shape, target):
+        msg = f"{name} have shape {tuple(positions.shape)}, which does not broadcast to {target}."
+        raise ShapeError(msg)
