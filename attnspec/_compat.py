@@ -5,7 +5,7 @@ A project that vendors attnspec edits this file and `errors.py`, nothing else.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import array_api_compat
 
@@ -21,15 +21,24 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 
 
-def is_array(x: object) -> bool:
-    """Whether `x` is an array that an Array API namespace can be found for."""
-    return bool(array_api_compat.is_array_api_obj(x))
+_namespaces: dict[type, Namespace] = {}
+
+
+def is_array(x: object) -> TypeGuard[Array]:
+    """Whether `x` looks like an array; `namespace` finds out whether it is one that can be computed with."""
+    return hasattr(x, "dtype") and hasattr(x, "shape") and hasattr(x, "ndim")
 
 
 def namespace(*arrays: Array) -> Namespace:
     """The Array API namespace that all the arrays share."""
+    kind = type(arrays[0])
+    if kind in _namespaces and all(type(a) is kind for a in arrays):
+        return _namespaces[kind]
     try:
-        return array_api_compat.array_namespace(*arrays)
+        found = array_api_compat.array_namespace(*arrays)
+        if all(type(a) is kind for a in arrays):
+            _namespaces[kind] = found
+        return found
     except TypeError:
         kinds = ", ".join(sorted({f"{type(a).__module__}.{type(a).__qualname__}" for a in arrays}))
         if all(map(is_array, arrays)):
@@ -44,6 +53,7 @@ def dtype_name(x: Array) -> str:
     return str(getattr(x, "dtype", x)).rpartition(".")[2]
 
 
-def device(x: Array) -> Any:
-    """The device of an array, as the standard's creation functions take it."""
-    return array_api_compat.device(x)
+def widened(x: Array) -> Array:
+    """Half precision in float32, float32 and float64 as they are: the dtype of every inside (SHAPE-3)."""
+    xp = namespace(x)
+    return x if dtype_name(x) in ("float32", "float64") else xp.astype(x, xp.float32)

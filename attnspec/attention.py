@@ -23,8 +23,8 @@ def attention(
     softcap: float | Array | None = None,
     sink: float | Array | None = None,
     dropout: Dropout | None = None,
-    q_positions: Array | None = None,
-    k_positions: Array | None = None,
+    q_positions: Array | range | None = None,
+    k_positions: Array | range | None = None,
     implementation: str = "auto",
 ) -> Array:
     """Scaled dot-product attention.
@@ -52,7 +52,7 @@ def attention(
         An extra logit for each query head, in the denominator only.
     dropout : Dropout
         On the weights, after softmax.
-    q_positions, k_positions : signed integer arrays (..., Q), (..., K)
+    q_positions, k_positions : signed integer arrays (..., Q), (..., K), or ranges
         Where these rows stand in the whole sequence, for rules about positions; default 0, 1, 2, ...
     implementation : "auto", "portable" or "native"
         "portable" is plain Array API operations. "auto" may take a kernel of the framework that keeps every REQUIRED
@@ -101,8 +101,8 @@ def attention_with_lse(
     softcap: float | Array | None = None,
     sink: float | Array | None = None,
     dropout: Dropout | None = None,
-    q_positions: Array | None = None,
-    k_positions: Array | None = None,
+    q_positions: Array | range | None = None,
+    k_positions: Array | range | None = None,
     implementation: str = "auto",
 ) -> tuple[Array, Array]:
     """Attention, and the log of the sum of the exponentials of each row's scores.
@@ -147,8 +147,8 @@ def attention_weights(
     scale: float | Array | None = None,
     softcap: float | Array | None = None,
     sink: float | Array | None = None,
-    q_positions: Array | None = None,
-    k_positions: Array | None = None,
+    q_positions: Array | range | None = None,
+    k_positions: Array | range | None = None,
 ) -> Array:
     """The weights p_ij of `attention`, for each query head, before dropout.
 
@@ -180,9 +180,7 @@ def attention_weights(
         return p[0, ...] if request.headless else p
 
 
-def _attend(
-    request: Request, numerics: Numerics, implementation: str, *, want_lse: bool
-) -> tuple[Array, Array]:
+def _attend(request: Request, numerics: Numerics, implementation: str, *, want_lse: bool) -> tuple[Array, Array]:
     """(out in the dtype of q, lse if it is wanted), by a kernel if one may serve, else by the walk."""
     if implementation not in ("auto", "portable", "native"):
         msg = f'implementation={implementation!r}: "auto", "portable" or "native" is needed.'
@@ -209,6 +207,7 @@ def _by_kernel(request: Request, *, insist: bool) -> tuple[Array | None, Array |
         reasons.append(f"{kernel.name}: {reason}")
     if insist:
         why = "; ".join(reasons) or f"{_compat.namespace(request.q).__name__} has none"
-        msg = f"no native kernel takes q {tuple(request.q.shape)} {dtype_name(request.q)}: {why}. Use implementation=\"auto\"."
+        asked = f"q {tuple(request.q.shape)} {dtype_name(request.q)}"
+        msg = f'no native kernel takes {asked}: {why}. Use implementation="auto".'
         raise KernelError(msg)
     return None, None

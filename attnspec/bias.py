@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ from . import _compat
 from ._compat import FLOATING, Array, Namespace, dtype_name
 from .errors import DTypeError, OptionError, ShapeError
 from .host import on
-from .masks import Align, Ints, Status, _align, _fits, _ints, _per_batch
+from .rules import Align, Ints, Status, checked_align, checked_ints, fits, per_batch
 from .shapes import Axes, Span, broadcasts_to
 from .struct import Struct
 
@@ -37,6 +38,14 @@ class Term(Struct):
 
     __radd__ = __add__
     __array_ufunc__ = None  # NumPy's `array + term` then asks the term
+
+    @abstractmethod
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        """See `Bias.tile`."""
+
+    @abstractmethod
+    def status(self, q: Span, k: Span, /) -> Status:
+        """See `Bias.status`."""
 
     def check(self, axes: Axes) -> None:
         """Raise unless each array fits the call."""
@@ -66,11 +75,11 @@ def alibi(heads: int | Array, *, offset: int | Array = 0, align: Align = "start"
     """
     if _compat.is_array(heads):
         _floating("slopes", heads)
-        return Alibi(heads, _ints("offset", offset), _align(align))
+        return Alibi(heads, checked_ints("offset", offset), checked_align(align))
     if type(heads) is not int or heads < 1:
         msg = f"alibi heads={heads!r}: a number of heads >= 1 or an array of slopes (H,) is needed."
         raise OptionError(msg)
-    return Alibi(_published_slopes(heads), _ints("offset", offset), _align(align))
+    return Alibi(_published_slopes(heads), checked_ints("offset", offset), checked_align(align))
 
 
 def relative_bias(
@@ -116,7 +125,7 @@ def relative_bias(
         if n % 2 == 0:
             msg = f"table has N={n} distances; an odd number 2 R + 1 is needed, or `max_distance=` for N buckets."
             raise ShapeError(msg)
-        return Relative(table, _ints("offset", offset), _align(align), None, True)
+        return Relative(table, checked_ints("offset", offset), checked_align(align), None, True)
     buckets = n // 2 if bidirectional else n
     if type(max_distance) is not int or max_distance <= buckets // 2 or n % (2 if bidirectional else 1):
         msg = (
@@ -124,7 +133,7 @@ def relative_bias(
             f"{' and an even N' if bidirectional else ''}."
         )
         raise OptionError(msg)
-    return Relative(table, _ints("offset", offset), _align(align), max_distance, bidirectional)
+    return Relative(table, checked_ints("offset", offset), checked_align(align), max_distance, bidirectional)
 
 
 def as_bias(bias: Bias | Array) -> Term:
@@ -154,7 +163,7 @@ class Alibi(Term):
             msg = f"alibi has slopes of shape {shape}; one for each of H={axes.H} query heads is needed."
             raise ShapeError(msg)
         if type(self.offset) is not int:
-            _fits("offset", self.offset, axes, ())
+            fits("offset", self.offset, axes, ())
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         slopes = self.slopes
@@ -179,10 +188,11 @@ class Relative(Term):
 
     def check(self, axes: Axes) -> None:
         if not broadcasts_to(self.table.shape[:-1], (*axes.lead, axes.H)):
-            msg = f"table has shape {tuple(self.table.shape)}; (..., H, N) with (..., H) = {(*axes.lead, axes.H)} is needed."
+            target = (*axes.lead, axes.H)
+            msg = f"table has shape {tuple(self.table.shape)}; (..., H, N) with (..., H) = {target} is needed."
             raise ShapeError(msg)
         if type(self.offset) is not int:
-            _fits("offset", self.offset, axes, ())
+            fits("offset", self.offset, axes, ())
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         bucket = self._bucket(_ahead(self, q, k, xp, device), xp, device)
@@ -207,7 +217,9 @@ class Relative(Term):
         ratio = self.max_distance / exact
         bucket = xp.clip(distance, 0, exact)
         for step in range(1, buckets - exact):
-            bucket = bucket + xp.astype(distance >= math.ceil(exact * ratio ** (step / (buckets - exact))), bucket.dtype)
+            bucket = bucket + xp.astype(
+                distance >= math.ceil(exact * ratio ** (step / (buckets - exact))), bucket.dtype
+            )
         return xp.where(ahead > 0, bucket + buckets, bucket) if self.bidirectional else bucket
 
 
@@ -218,7 +230,7 @@ class ArrayBias(Term):
     array: Array
 
     def check(self, axes: Axes) -> None:
-        _fits("bias", self.array, axes, None)
+        fits("bias", self.array, axes, None)
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         return k.of(q.of(self.array, -2), -1)
@@ -264,7 +276,7 @@ class Foreign(Term):
 def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:
     """j - i - offset as integers (..., 1, q, k)."""
     shift = k.total - q.total if rule.align == "end" else 0
-    offset = _per_batch(rule.offset, 3, xp, device)
+    offset = per_batch(rule.offset, 3, xp, device)
     return k.index[..., None, None, :] - q.index[..., None, :, None] - (offset + shift)
 
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from ._compat import Array
 from .dropout import keep_tile, kept_scale
 from .host import on
-from .masks import Status
 from .numerics import Numerics, Operands, Partial, bias_tile
 from .request import Request
-from .shapes import Axes, Span
+from .rules import Status
+from .shapes import Span
 
 
 class Seen(NamedTuple):
@@ -32,58 +32,62 @@ def attend(request: Request, numerics: Numerics) -> tuple[Array, Array]:
     """(out (..., H, Q, E), lse (..., H, Q)) in the dtype of the computation."""
     xp = request.xp
     operands = numerics.prepare(request)
-    outs, lses = [], []
-    for q in query_spans(request):
-        part, seen = row_sums(request, numerics, operands, q)
+
+    def rows(q: Span, stripe: Span) -> tuple[Array, Array]:
+        part, seen = row_sums(request, numerics, operands, q, stripe)
         out, lse = numerics.finish(part)
         if request.dropout is not None:
             out = out * kept_scale(request.dropout, out)
-        nan_lse, nan_out = _broken(xp, operands, q, part, seen)
-        outs.append(xp.where(nan_out, math.nan, out))
-        lses.append(xp.where(nan_lse[..., 0], math.nan, lse))
-    if len(outs) == 1:
-        return outs[0], lses[0]
-    return xp.concat(outs, axis=-2), xp.concat(lses, axis=-1)
+        nan_lse, nan_out = _broken(operands, q, part, seen)
+        return xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse[..., None])
+
+    out, lse = over_queries(request, rows)
+    return out, lse[..., 0]
 
 
 def weights(request: Request, numerics: Numerics) -> Array:
     """The weights (..., H, Q, K), before dropout, in the dtype of the computation."""
-    xp = request.xp
-    operands = numerics.prepare(request)
-    rows = []
-    for q in query_spans(request):
-        part, seen = row_sums(request, numerics, operands, q)
-        broken, _ = _broken(xp, operands, q, part, seen)
-        tiles = [xp.zeros((*request.axes.scores[:-2], q.size, 0), dtype=part.total.dtype, **on(request.device))]
-        for k, status in key_spans(request, q):
-            scores, _ = _scores(request, numerics, operands, q, k, status)
-            tiles.append(xp.where(broken, math.nan, numerics.weigh(part, scores)))
-        rows.append(xp.concat(tiles, axis=-1))
-    return rows[0] if len(rows) == 1 else xp.concat(rows, axis=-2)
-
-
-def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span) -> tuple[Partial, Seen]:
-    """The sums of one tile of queries over all the keys that it may see."""
     xp, axes = request.xp, request.axes
-    q_tile = q.of(operands.q, -2)
+    operands = numerics.prepare(request)
+
+    def rows(q: Span, stripe: Span) -> tuple[Array, ...]:
+        part, seen = row_sums(request, numerics, operands, q, stripe)
+        broken, _ = _broken(operands, q, part, seen)
+        tiles = [xp.zeros((*axes.lead, axes.H, q.size, 0), dtype=part.total.dtype, **on(request.device))]
+        q_tile = numerics.queries(request, operands, q)
+        for k, status in key_spans(request, stripe):
+            k_tile, _ = numerics.keys(request, operands, k)
+            scores, _ = _scores(request, numerics, (q, q_tile), (k, k_tile), status)
+            tiles.append(xp.where(broken, math.nan, numerics.weigh(part, scores)))
+        return (xp.concat(tiles, axis=-1),)
+
+    return over_queries(request, rows)[0]
+
+
+def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span, stripe: Span) -> tuple[Partial, Seen]:
+    """The sums of one tile of queries, part of a stripe, over all the keys that the stripe may see."""
+    xp, axes = request.xp, request.axes
+    q_tile = numerics.queries(request, operands, q)
     nothing = xp.zeros((*axes.lead, axes.H, q.size, 1), dtype=xp.bool, **on(request.device))
     carry = (numerics.start(request, q_tile), Seen(nothing, nothing, nothing))
 
     def step(carry: tuple[Partial, Seen], k: Span, status: Status) -> tuple[Partial, Seen]:
         part, seen = carry
-        scores, visible = _scores(request, numerics, operands, q, k, status)
+        k_tile, v_tile = numerics.keys(request, operands, k)
+        scores, visible = _scores(request, numerics, (q, q_tile), (k, k_tile), status)
         keep = None if request.dropout is None else keep_tile(request.dropout, request, q, k)
-        part = numerics.partial(part, scores, k.of(operands.v, -2), keep)
+        part = numerics.partial(part, scores, v_tile, keep)
         return part, _look(xp, seen, visible, operands, k)
 
-    return _over_keys(request, q, step, carry)
+    part, seen = _over_keys(request, stripe, step, carry)
+    return part, seen
 
 
 def _scores(
-    request: Request, numerics: Numerics, operands: Operands, q: Span, k: Span, status: Status
+    request: Request, numerics: Numerics, queries: tuple[Span, Any], keys: tuple[Span, Any], status: Status
 ) -> tuple[Array, Array | None]:
     """(scores, -inf where masked; what is visible, None for all)."""
-    xp = request.xp
+    xp, (q, q_tile), (k, k_tile) = request.xp, queries, keys
     visible = bias = None
     if request.mask is not None and status != "all":
         visible = request.mask.tile(q, k, xp=xp, device=request.device)
@@ -91,7 +95,7 @@ def _scores(
         bias, finite = bias_tile(request.bias, q, k, request)
         if finite is not None:
             visible = finite if visible is None else visible & finite
-    scores = numerics.score(request, q.of(operands.q, -2), k.of(operands.k, -2), bias)
+    scores = numerics.score(request, q_tile, k_tile, bias)
     return scores if visible is None else xp.where(visible, scores, -math.inf), visible
 
 
@@ -108,7 +112,7 @@ def _look(xp: Any, seen: Seen, visible: Array | None, operands: Operands, k: Spa
     return Seen(some, sees(operands.bad_k, seen.bad_score), sees(operands.bad_v, seen.bad_value))
 
 
-def _broken(xp: Any, operands: Operands, q: Span, part: Partial, seen: Seen) -> tuple[Array, Array]:
+def _broken(operands: Operands, q: Span, part: Partial, seen: Seen) -> tuple[Array, Array]:
     """Rows whose lse, and whose out, is NaN (MASK-7)."""
     # A row that saw keys and yet has no sum: every score overflowed to -inf, and the answer is not known.
     nan_lse = seen.bad_score | (seen.any & (part.total == 0))
@@ -119,72 +123,96 @@ def _broken(xp: Any, operands: Operands, q: Span, part: Partial, seen: Seen) -> 
 
 # How the axes are cut. 512 x 512 scores of float32 are 1 MB, which stays in a core's cache; heads and batch are not
 # looped over (on arrays sharded over devices that would make every device do all the work), so many of them make
-# the tiles smaller.
+# the tiles smaller. Where the walk is recorded into a program, its length there is bounded: by scans over the tiles
+# of a few stripes of queries, or, without a scan, by 8 x 8 larger tiles.
 _SIDE = 512
 _AREA = 2**18
 _TOTAL = 2**21
+_STRIPES = 4
 _UNROLLED = 8
 
 
-def tile_shape(axes: Axes, recorded: bool, fold: bool) -> tuple[int, int]:
-    """(queries, keys) of a tile.
+def over_queries(request: Request, rows: Callable[[Span, Span], tuple[Array, ...]]) -> tuple[Array, ...]:
+    """`rows(tile, stripe)` for each tile of queries, put together along the second axis from the end.
 
-    Where the walk is recorded into a program its length is bounded: at most 32 tiles of queries whose tiles of keys
-    are folded, or, without a fold, 8 x 8 tiles.
+    Visibility is decided for a stripe. Usually each tile is one; in a recorded walk a stripe is many tiles, scanned.
     """
-    heads = max(1, math.prod(axes.lead) * axes.H)
-    area = max(256, min(_AREA, _TOTAL // heads))
-    rows = max(1, min(axes.Q, _SIDE, math.isqrt(area)))
-    columns = max(1, area // rows)
-    if recorded:
-        rows = max(rows, -(-axes.Q // (4 * _UNROLLED if fold else _UNROLLED)))
-        columns = columns if fold else max(columns, -(-axes.K // _UNROLLED))
-    return rows, max(1, min(axes.K, columns))
+    xp, Q = request.xp, request.axes.Q
+    height, _ = tile_shape(request)
+    scan = request.host.scan if recorded(request) else None
+    stripe_height = height
+    if scan is not None:
+        stripes = 1 if request.mask is None else _STRIPES
+        stripe_height = max(1, -(-Q // (stripes * height))) * height
+    parts: list[tuple[Array, ...]] = []
+    for start in range(0, max(1, Q), stripe_height):
+        stripe = request.q_span(start, min(stripe_height, Q - start))
+        whole = stripe.size // height
+        if scan is not None and whole > 1:
 
+            def step(carry: None, n: Array, stripe: Span = stripe) -> tuple[None, tuple[Array, ...]]:
+                return None, rows(request.q_span(n * height, height), stripe)
 
-def query_spans(request: Request) -> Iterator[Span]:
-    """The tiles of queries; an empty one if there are none."""
-    rows, _ = _tiles(request)
-    for start in range(0, max(1, request.axes.Q), rows):
-        yield request.q_span(start, min(rows, request.axes.Q - start))
+            _, stacked = scan(step, None, start // height, start // height + whole)
+            parts.append(tuple(_unstacked(xp, x) for x in stacked))
+            start += whole * height
+        rest = stripe.size if start == stripe.start else stripe.size % height
+        if rest or not Q:
+            parts.append(rows(request.q_span(start, rest), stripe))
+    return tuple(x[0] if len(x) == 1 else xp.concat(list(x), axis=-2) for x in zip(*parts, strict=True))
 
 
 def key_spans(request: Request, q: Span) -> Iterator[tuple[Span, Status]]:
     """The tiles of keys, each with what is known of its visibility to the queries."""
-    _, columns = _tiles(request)
-    for start in range(0, request.axes.K, columns):
-        k = request.k_span(start, min(columns, request.axes.K - start))
+    _, width = tile_shape(request)
+    for start in range(0, request.axes.K, width):
+        k = request.k_span(start, min(width, request.axes.K - start))
         yield k, _status(request, q, k)
 
 
-def _over_keys(
-    request: Request, q: Span, step: Callable[[Any, Span, Status], Any], carry: Any
-) -> Any:
-    """Take in the tiles of keys that are not known to be invisible; recorded, runs of alike tiles are folded."""
-    fold = request.host.fold if _recorded(request) else None
-    _, columns = _tiles(request)
-    for run in _runs(list(key_spans(request, q)), columns):
+def tile_shape(request: Request) -> tuple[int, int]:
+    """(queries, keys) of a tile."""
+    axes = request.axes
+    heads = max(1, math.prod(axes.lead) * axes.H)
+    area = max(256, min(_AREA, _TOTAL // heads))
+    rows = max(1, min(axes.Q, _SIDE, math.isqrt(area)))
+    columns = max(1, area // rows)
+    if recorded(request) and request.host.scan is None:
+        rows, columns = max(rows, -(-axes.Q // _UNROLLED)), max(columns, -(-axes.K // _UNROLLED))
+    return rows, max(1, min(axes.K, columns))
+
+
+def recorded(request: Request) -> bool:
+    """Whether the walk becomes part of a program."""
+    return request.host.traced(request.q, request.k, request.v)
+
+
+def _over_keys(request: Request, stripe: Span, step: Callable[[Any, Span, Status], Any], carry: Any) -> Any:
+    """Take in the tiles of keys that are not known to be invisible; recorded, runs of alike tiles are scanned."""
+    scan = request.host.scan if recorded(request) else None
+    _, width = tile_shape(request)
+    for run in _runs(list(key_spans(request, stripe)), width):
         status = run[0][1]
         if status == "none":
             continue
-        if fold is None or len(run) < 3:
+        if scan is None or len(run) == 1:
             for k, _ in run:
                 carry = step(carry, k, status)
         else:
-            first = run[0][0].start // columns
+            first = run[0][0].start // width
 
-            def body(carry: Any, n: Array, status: Status = status) -> Any:
-                return step(carry, request.k_span(n * columns, columns), status)
+            def body(carry: Any, n: Array, status: Status = status) -> tuple[Any, None]:
+                return step(carry, request.k_span(n * width, width), status), None
 
-            carry = fold(body, carry, first, first + len(run))
+            carry, _ = scan(body, carry, first, first + len(run))
     return carry
 
 
-def _runs(tiles: list[tuple[Span, Status]], columns: int) -> Iterator[list[tuple[Span, Status]]]:
+def _runs(tiles: list[tuple[Span, Status]], width: int) -> Iterator[list[tuple[Span, Status]]]:
     """Consecutive full tiles of one status together, a shorter last tile by itself."""
     run: list[tuple[Span, Status]] = []
     for tile in tiles:
-        if run and (tile[1] != run[0][1] or tile[0].size != columns):
+        if run and (tile[1] != run[0][1] or tile[0].size != width):
             yield run
             run = []
         run.append(tile)
@@ -192,17 +220,14 @@ def _runs(tiles: list[tuple[Span, Status]], columns: int) -> Iterator[list[tuple
         yield run
 
 
-def _tiles(request: Request) -> tuple[int, int]:
-    return tile_shape(request.axes, _recorded(request), request.host.fold is not None)
-
-
-def _recorded(request: Request) -> bool:
-    return request.host.traced(request.q, request.k, request.v)
+def _unstacked(xp: Any, x: Array) -> Array:
+    """(n, ..., q, E) -> (..., n q, E)."""
+    x = xp.moveaxis(x, 0, -3)
+    return xp.reshape(x, (*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1]))
 
 
 def _status(request: Request, q: Span, k: Span) -> Status:
     """Of mask and bias together."""
-    mask: Status = "all" if request.mask is None else request.mask.status(q, k)
     if request.bias is not None and request.bias.status(q, k) == "none":
         return "none"
-    return mask
+    return "all" if request.mask is None else request.mask.status(q, k)

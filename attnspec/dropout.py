@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from . import _compat
-from ._compat import Array, dtype_name
+from ._compat import Array, widened
 from .host import host_of, on
 from .prng import counters, threefry2x32
 from .random import Key, below, bernoulli
@@ -48,7 +48,7 @@ def dropout(x: Array, rate: float | Array, rng: Key) -> Array:
         return x
     with host_of(x).scope():
         xp = _compat.namespace(x)
-        wide = x if dtype_name(x) == "float64" else xp.astype(x, xp.float32)
+        wide = widened(x)
         kept = wide * kept_scale(option, wide)
         keep = bernoulli(rng, 1 - rate, x.shape, like=x)
         return xp.astype(xp.where(keep, kept, 0.0), x.dtype)

@@ -42,8 +42,6 @@ def _never(*arrays: Array) -> bool:
     return False
 
 
-
-
 def _nothing(cls: type) -> None:
     return None
 
@@ -59,14 +57,14 @@ class Host:
     scope
         A context inside which arithmetic is never lowered or reported: autocast and TF32 off, highest matmul
         precision, floating-point warnings silent.
-    may_write
-        Whether these arrays are plain numbers that may be looked at and written to: eager, concrete, no gradient
-        being recorded, no transform around them. False is always right.
+    concrete
+        Whether the values of these arrays may be looked at: eager, no gradient being recorded, no transform around
+        them. What is computed must not depend on the answer, only how. False is always right.
     traced
         Whether work on these arrays is being recorded into a program, so that Python loops unroll into it.
-    fold
-        `fold(step, carry, start, stop)`: a loop `carry = step(carry, n)` that is recorded once whatever its length.
-        None: the framework has none, Python's loop is used.
+    scan
+        `scan(step, carry, start, stop)`: the loop `carry, y = step(carry, n)` recorded once whatever its length;
+        returns the last carry and the y's stacked along a new first axis. None: there is only Python's loop.
     with_vjp
         `with_vjp(forward, backward)`: the function `forward(*arrays) -> results` (a tuple of arrays), differentiated
         by `backward(arrays, results, cotangents) -> gradients`. None: the framework has no autodiff.
@@ -79,9 +77,9 @@ class Host:
     """
 
     scope: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
-    may_write: Callable[..., bool] = _never
+    concrete: Callable[..., bool] = _never
     traced: Callable[..., bool] = _never
-    fold: Callable[[Callable[[Any, Any], Any], Any, int, int], Any] | None = None
+    scan: Callable[[Callable[[Any, Any], tuple[Any, Any]], Any, int, int], tuple[Any, Any]] | None = None
     with_vjp: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]] | None = None
     register: Callable[[type], None] = _nothing
     device_of: Callable[[Array], Any] = _no_device

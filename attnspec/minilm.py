@@ -149,12 +149,8 @@ def _model(read: Callable[[str], Any], array: Callable[[Any], Array]) -> MiniLM:
         return MultiHeadParams(wq=wq, wk=wk, wv=wv, wo=array(wo), bq=bq, bk=bk, bv=bv, bo=array(bo))
 
     def feed_forward(name: str) -> FeedForwardParams:
-        w_in, b_in, w_out, b_out = map(
-            array, (*linear(f"{name}.intermediate.dense"), *linear(f"{name}.output.dense"))
-        )
-        return FeedForwardParams(
-            w_in=w_in, b_in=b_in, w_out=w_out, b_out=b_out, w_gate=None, activation="gelu"
-        )
+        w_in, b_in, w_out, b_out = map(array, (*linear(f"{name}.intermediate.dense"), *linear(f"{name}.output.dense")))
+        return FeedForwardParams(w_in=w_in, b_in=b_in, w_out=w_out, b_out=b_out, w_gate=None, activation="gelu")
 
     def layer(name: str) -> LayerParams:
         return LayerParams(

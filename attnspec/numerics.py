@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Protocol
 
-from ._compat import Array, dtype_name, namespace
+from ._compat import Array, dtype_name, namespace, widened
 from .bias import Term
 from .host import on
 from .request import Request
-from .shapes import Span
+from .shapes import Span, is_number
 
 
 class Operands(NamedTuple):
-    """q, k and v ready for tiles: finite, scaled, in the dtype of the computation; and what was not finite.
+    """q, k and v as the numerics keeps them for its tiles, and which of their rows are not finite.
 
     The flags are (..., H, Q, 1), (..., H, 1, K), (..., H, 1, K), or None if everything was finite and the framework
     lets that be looked at.
@@ -43,15 +43,21 @@ class Numerics(Protocol):
     """What a body is given."""
 
     def prepare(self, request: Request) -> Operands:
-        """Clean, scale and convert the operands, once."""
+        """What is done once for all tiles."""
 
-    def start(self, request: Request, q: Array) -> Partial:
+    def queries(self, request: Request, operands: Operands, q: Span) -> Any:
+        """A tile of queries: finite, scaled, in the dtype of the computation."""
+
+    def keys(self, request: Request, operands: Operands, k: Span) -> tuple[Any, Any]:
+        """A tile of keys and their values: finite, in the dtype of the computation."""
+
+    def start(self, request: Request, q: Any) -> Partial:
         """The result over no key but the sink."""
 
-    def score(self, request: Request, q: Array, k: Array, bias: Array | None) -> Array:
+    def score(self, request: Request, q: Any, k: Any, bias: Array | None) -> Array:
         """softcap(q . k) + bias for one tile, before the mask."""
 
-    def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
+    def partial(self, part: Partial, scores: Array, v: Any, keep: Array | None) -> Partial:
         """`part` and one more tile of keys; scores are -inf where masked, `keep` is dropout's choice."""
 
     def finish(self, part: Partial) -> tuple[Array, Array]:
@@ -66,20 +72,25 @@ class Fast:
 
     def prepare(self, request: Request) -> Operands:
         xp = request.xp
-        wide = getattr(xp, computed_in(request.q))
-        q, k, v = (xp.astype(x, wide, copy=False) for x in (request.q, request.k, request.v))
+        q, k, v = request.q, request.k, request.v
+        finite = [xp.isfinite(widened(x)) for x in (q, k, v)]
+        # Where values may be looked at, finite inputs (the usual case) need neither flags nor cleaning. Where they
+        # may not, cleaning leaves finite numbers as they are: the same bits on both ways.
+        if request.host.concrete(q, k, v) and all(bool(xp.all(f)) for f in finite):
+            return Operands(q, k, v, None, None, None)
+        bad_q, bad_k, bad_v = (~xp.all(f, axis=-1, keepdims=True) for f in finite)
+        by_key = [xp.matrix_transpose(_for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v)]
+        return Operands(q, k, v, bad_q, *by_key)
+
+    def queries(self, request: Request, operands: Operands, q: Span) -> Array:
+        tile = _cleaned(request.xp, q.of(operands.q, -2), operands.bad_q)
         scale = request.scale
-        if not isinstance(scale, float | int):
-            scale = xp.astype(scale, wide, copy=False)
-        finite = [xp.isfinite(x) for x in (q, k, v)]
-        # Where values may be looked at, finite inputs (the usual case) need no copies and no flags. Where they may
-        # not, `where` copies them unchanged: the same bits on both ways.
-        if request.host.may_write(q, k, v) and all(bool(xp.all(f)) for f in finite):
-            return Operands(q * scale, k, v, None, None, None)
-        bad = [~xp.all(f, axis=-1, keepdims=True) for f in finite]
-        q, k, v = (xp.where(f, x, 0.0) for f, x in zip(finite, (q, k, v), strict=True))
-        by_head = [xp.matrix_transpose(_for_query_heads(xp, b, request.axes.H)) for b in bad[1:]]
-        return Operands(q * scale, k, v, bad[0], *by_head)
+        return tile * (scale if is_number(scale) else request.xp.astype(scale, tile.dtype, copy=False))
+
+    def keys(self, request: Request, operands: Operands, k: Span) -> tuple[Array, Array]:
+        tiles = ((operands.k, operands.bad_k), (operands.v, operands.bad_v))
+        key, value = (_cleaned(request.xp, k.of(x, -2), bad) for x, bad in tiles)
+        return key, value
 
     def start(self, request: Request, q: Array) -> Partial:
         xp, axes, place = request.xp, request.axes, on(request.device)
@@ -89,7 +100,7 @@ class Fast:
             total = xp.zeros((*rows, 1), dtype=q.dtype, **place)
             return Partial(total - math.inf, total, out)
         sink = request.sink
-        if isinstance(sink, float | int):
+        if is_number(sink):
             sink = xp.full((), float(sink), dtype=q.dtype, **place)
         reference = xp.astype(sink, q.dtype, copy=False)[..., None, None] + xp.zeros((*rows, 1), dtype=q.dtype, **place)
         return Partial(reference, xp.exp(reference - _shift(xp, reference)), out)
@@ -99,7 +110,7 @@ class Fast:
         s = grouped_matmul(xp, q, xp.matrix_transpose(k))
         cap = request.softcap
         if cap is not None:
-            cap = cap if isinstance(cap, float | int) else xp.astype(cap, s.dtype, copy=False)
+            cap = cap if is_number(cap) else xp.astype(cap, s.dtype, copy=False)
             s = cap * xp.tanh(s / cap)
         return s if bias is None else s + _narrowed(xp, bias, s)
 
@@ -130,11 +141,6 @@ class Fast:
 FAST = Fast()
 
 
-def computed_in(x: Array) -> str:
-    """The dtype of the inside: float32 for half-precision inputs (SHAPE-3)."""
-    return "float64" if dtype_name(x) == "float64" else "float32"
-
-
 def grouped_matmul(xp: Any, a: Array, b: Array) -> Array:
     """(..., H, q, x) @ (..., G, x, y): head h with group h // (H // G).
 
@@ -152,6 +158,12 @@ def bias_tile(term: Term, q: Span, k: Span, request: Request) -> tuple[Array, Ar
     """The bias of a tile, and where it is not -inf (None: everywhere)."""
     tile = term.tile(q, k, xp=request.xp, device=request.device)
     return tile, None if term.status(q, k) == "all" else tile != -math.inf
+
+
+def _cleaned(xp: Any, x: Array, bad: Array | None) -> Array:
+    """0 for what is not finite: its rows are flagged, and 0 * NaN must not reach those that may not see it (MASK-6)."""
+    x = widened(x)
+    return x if bad is None else xp.where(xp.isfinite(x), x, 0.0)
 
 
 def _narrowed(xp: Any, bias: Array, scores: Array) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import _compat
@@ -20,7 +20,7 @@ from .prng import Word, counters, shift_right, threefry2x32
 from .prng import wrap as _word
 from .shapes import is_number, number
 from .special import erfinv
-from .struct import Struct, leaf
+from .struct import LEAF, Struct
 
 __all__ = ["Key", "bernoulli", "bits", "fold_in", "key", "normal", "split", "uniform", "wrap"]
 
@@ -32,8 +32,8 @@ _WIDTH = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 8}
 class Key(Struct):
     """A random key: two 32-bit words as signed integers, Python's or int32 arrays (traced, or mapped by vmap)."""
 
-    high: Word = leaf()
-    low: Word = leaf()
+    high: Word = field(metadata=LEAF)
+    low: Word = field(metadata=LEAF)
 
 
 def key(seed: int) -> Key:
@@ -54,12 +54,12 @@ def key(seed: int) -> Key:
 def wrap(words: Array | Sequence[int]) -> Key:
     """A key from two words, such as `jax.random.key_data(k)`: unsigned or signed, an array (2,) or two ints."""
     if _compat.is_array(words):
-        if "int" not in dtype_name(words) or words.shape[-1:] != (2,):  # type: ignore[union-attr]
-            msg = f"words are {dtype_name(words)} of shape {tuple(words.shape)}; an integer array (2,) is needed."  # type: ignore[union-attr]
+        if "int" not in dtype_name(words) or words.shape[-1:] != (2,):
+            msg = f"words are {dtype_name(words)} of shape {tuple(words.shape)}; an integer array (2,) is needed."
             raise DTypeError(msg)
         xp = _compat.namespace(words)
         words = xp.astype(words, xp.int32)
-        return Key(words[..., 0], words[..., 1])  # type: ignore[call-overload]
+        return Key(words[..., 0], words[..., 1])
     high, low = words
     return Key(_word(int(high)), _word(int(low)))
 
@@ -160,7 +160,7 @@ def _draw(rng: Key, shape: Sequence[int], xp: Namespace, place: Array) -> tuple[
     indices = [_axis(xp, n, len(shape) - axis - 1, place) for axis, n in enumerate(shape)] or [_axis(xp, 1, 0, place)]
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))] or [1]
     words = threefry2x32(_words(rng), counters(indices, strides, xp))
-    return tuple(xp.reshape(w, shape) for w in words) if not shape else words  # type: ignore[return-value]
+    return tuple(xp.reshape(w, shape) for w in words) if not shape else words
 
 
 def _axis(xp: Namespace, n: int, trailing: int, place: Array) -> Array:
@@ -169,12 +169,13 @@ def _axis(xp: Namespace, n: int, trailing: int, place: Array) -> Array:
 
 def _words(rng: Key) -> tuple[Word, Word]:
     if not isinstance(rng, Key):
-        msg = f"rng is a {type(rng).__name__}; a Key is needed: attnspec.random.key(seed), or wrap(words) of another library's."
+        msg = f"rng is a {type(rng).__name__}; a Key is needed: attnspec.random.key(seed), or wrap(words)."
         raise DTypeError(msg)
-    if _compat.is_array(rng.low) and rng.low.ndim:
-        msg = f"rng holds {rng.low.shape} keys; one is needed. Map over them with vmap or in a loop."
+    low = rng.low
+    if _compat.is_array(low) and low.ndim:
+        msg = f"rng holds keys of shape {tuple(low.shape)}; one is needed. Map over them with vmap or in a loop."
         raise DTypeError(msg)
-    return rng.high, rng.low
+    return rng.high, low
 
 
 def _target(rng: Key, like: Any) -> tuple[Namespace, Array]:

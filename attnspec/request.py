@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _compat
 from ._compat import FLOATING, SIGNED, Array, Namespace, dtype_name
 from .bias import Bias, Term, as_bias
 from .errors import DTypeError, ShapeError
-from .host import Host, host_of, on
-from .masks import Mask, Rule, as_mask
+from .host import Host, host_of
 from .random import Key
+from .rules import Mask, Rule, as_mask
 from .shapes import Axes, Span, attention_axes, broadcasts_to, floating, is_number, known, number, together
 from .struct import Struct
 
@@ -53,8 +53,8 @@ class Request:
     softcap: float | Array | None = None
     sink: float | Array | None = None
     dropout: Dropout | None = None
-    q_positions: Array | None = None
-    k_positions: Array | None = None
+    q_positions: Array | range | None = None
+    k_positions: Array | range | None = None
     headless: bool = False
 
     @property
@@ -80,14 +80,15 @@ class Request:
         """Keys `start : start + size`."""
         return self._span(start, size, self.axes.K, self.k_positions)
 
-    def _span(self, start: int | Array, size: int, total: int, positions: Array | None) -> Span:
-        index, bounds = None, None
-        if self.mask is not None or self.bias is not None:
-            index = self.xp.arange(size, **on(self.device)) + start
-        span = Span(start, size, total, index, (start, start + size) if isinstance(start, int) else None)
-        if positions is None:
+    def _span(self, start: int | Array, size: int, total: int, positions: Array | range | None) -> Span:
+        first = positions.start if isinstance(positions, range) else 0
+        bounds = (first + start, first + start + size) if isinstance(start, int) else None
+        span = Span(start, size, total, None, bounds)
+        if self.mask is None and self.bias is None:
             return span
-        return Span(start, size, total, span.of(positions, -1), bounds)
+        if positions is None or isinstance(positions, range):
+            return replace(span, index=span.rows(self.q) + first)
+        return replace(span, index=span.of(positions, -1), bounds=None)
 
 
 def make_request(
@@ -101,8 +102,8 @@ def make_request(
     softcap: float | Array | None = None,
     sink: float | Array | None = None,
     dropout: Dropout | None = None,
-    q_positions: Array | None = None,
-    k_positions: Array | None = None,
+    q_positions: Array | range | None = None,
+    k_positions: Array | range | None = None,
 ) -> Request:
     """Check everything once, at the door: nothing is computed before the last argument is known to be good."""
     floating(q=q, k=k, v=v)
@@ -139,7 +140,7 @@ def make_request(
     )  # fmt: skip
 
 
-def _check_sink(sink: float | Array | None, axes: Axes) -> None:
+def _check_sink(sink: Any, axes: Axes) -> None:
     if sink is None or is_number(sink):
         return
     if not _compat.is_array(sink) or dtype_name(sink) not in FLOATING:
@@ -151,12 +152,17 @@ def _check_sink(sink: float | Array | None, axes: Axes) -> None:
         raise ShapeError(msg)
 
 
-def _check_positions(name: str, positions: Array | None, target: tuple[int, ...]) -> None:
+def _check_positions(name: str, positions: Array | range | None, target: tuple[int, ...]) -> None:
     if positions is None:
+        return
+    if isinstance(positions, range):
+        if len(positions) != target[-1] or positions.step != 1:
+            msg = f"{name} are {positions}; a range of {target[-1]} steps of 1 is needed."
+            raise ShapeError(msg)
         return
     if not _compat.is_array(positions) or dtype_name(positions) not in SIGNED:
         got = dtype_name(positions) if _compat.is_array(positions) else type(positions).__name__
-        msg = f"{name} are {got}; a signed integer array is needed."
+        msg = f"{name} are {got}; a signed integer array or a range is needed."
         raise DTypeError(msg)
     known(name, positions)
     if positions.shape[-1:] != target[-1:] or not broadcasts_to(positions.shape, target):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from . import _compat
-from ._compat import SIGNED, Array, Namespace, dtype_name
+from ._compat import SIGNED, Array, Namespace, dtype_name, widened
 from .errors import DTypeError, OptionError, ShapeError
 from .host import beside, host_of
 from .shapes import broadcasts_to, floating, number
@@ -69,14 +69,16 @@ def rotary(
         msg = f"rotary width={width!r} for x {tuple(x.shape)}: an even number up to D={x.shape[-1]} is needed."
         raise OptionError(msg)
     if not _compat.is_array(positions) or dtype_name(positions) not in SIGNED:
-        msg = f"positions are {getattr(positions, 'dtype', type(positions).__name__)}; a signed integer array is needed."
+        msg = (
+            f"positions are {getattr(positions, 'dtype', type(positions).__name__)}; a signed integer array is needed."
+        )
         raise DTypeError(msg)
     if not broadcasts_to(positions.shape, (*x.shape[:-3], x.shape[-2])):
         msg = f"positions {tuple(positions.shape)} do not broadcast to (..., Q) of x {tuple(x.shape)}."
         raise ShapeError(msg)
     with host_of(x).scope():
         xp = _compat.namespace(x)
-        wide = x if dtype_name(x) == "float64" else xp.astype(x, xp.float32)
+        wide = widened(x)
         cos, sin = _cos_sin(positions, base, width, xp, wide)
         if x.ndim > 2:
             cos, sin = cos[..., None, :, :], sin[..., None, :, :]

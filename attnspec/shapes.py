@@ -49,17 +49,20 @@ def attention_axes(q: Array, k: Array, v: Array) -> Axes:
         known(name, x)
     (*bq, H, Q, D), (*bk, G, K, Dk), (*bv, Gv, Kv, E) = q.shape, k.shape, v.shape
     q_, k_, v_ = f"q {tuple(q.shape)}", f"k {tuple(k.shape)}", f"v {tuple(v.shape)}"
-    if D != Dk:
+    if Dk != D:
         msg = f"scores need equal widths: {q_} has D={D}, {k_} has D={Dk}. Was k projected?"
         raise ShapeError(msg)
-    if K != Kv:
+    if Kv != K:
         msg = f"each key needs its value: {k_} has K={K}, {v_} has K={Kv}. Were both cut to the same length?"
         raise ShapeError(msg)
-    if G != Gv:
+    if Gv != G:
         msg = f"keys and values need the same heads: {k_} has G={G}, {v_} has G={Gv}."
         raise ShapeError(msg)
     if (H % G if G else H) != 0:
-        msg = f"query heads must be a multiple of key/value heads: {q_} has H={H}, {k_} has G={G}. Is the head axis third from the end?"
+        msg = (
+            f"query heads must be a multiple of key/value heads: {q_} has H={H}, {k_} has G={G}. "
+            "Is the head axis third from the end?"
+        )
         raise ShapeError(msg)
     try:
         lead = broadcast_shapes(tuple(bq), tuple(bk), tuple(bv))
@@ -138,8 +141,8 @@ def number(name: str, x: object, *, low: float = -math.inf, high: float = math.i
     elif not _compat.is_array(x):
         msg = f"{name} is a {type(x).__name__}; a Python number or a 0-d floating array is needed."
         raise DTypeError(msg)
-    elif x.shape != () or dtype_name(x) not in FLOATING:  # type: ignore[attr-defined]
-        msg = f"{name} is an array of dtype {dtype_name(x)} and shape {tuple(x.shape)}; a 0-d floating one is needed."  # type: ignore[attr-defined]
+    elif x.shape != () or dtype_name(x) not in FLOATING:
+        msg = f"{name} is an array of dtype {dtype_name(x)} and shape {tuple(x.shape)}; a 0-d floating one is needed."
         raise DTypeError(msg)
 
 

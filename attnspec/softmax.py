@@ -50,7 +50,8 @@ def merge_attention(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]
         floating(lse=lse)
         together(out=parts[0][0], other=out, lse=lse)
         if tuple(out.shape[:-1]) != tuple(lse.shape) or out.shape != parts[0][0].shape:
-            msg = f"parts need out (..., Q, E) and lse (..., Q) of one shape, got {tuple(out.shape)} and {tuple(lse.shape)}."
+            got = f"{tuple(out.shape)} and {tuple(lse.shape)}"
+            msg = f"parts need out (..., Q, E) and lse (..., Q) of one shape, got {got}."
             raise ShapeError(msg)
     with host_of(parts[0][0]).scope():
         xp = _compat.namespace(parts[0][0])

@@ -2,22 +2,19 @@
 
 Parameters, caches, masks, biases and random keys are `Struct`s: their arrays are pytree leaves, so `jax.jit`,
 `jax.grad`, `torch.func.vmap` and friends take them as arguments; numbers, strings and None are static, except
-fields made with `leaf()`, which are leaves whatever they hold.
+fields with the metadata `LEAF` (a random key's words, a cache's length), which are leaves whatever they hold.
 """
 
 from __future__ import annotations
 
-from dataclasses import Field, field, fields
+from dataclasses import Field, fields
 from typing import Any, TypeVar
 
 from .host import announce
 
 T = TypeVar("T", bound="Struct")
 
-
-def leaf() -> Any:
-    """A field that is a leaf even when it holds a Python number: a random key's words, a cache's length."""
-    return field(metadata={"leaf": True})
+LEAF = {"leaf": True}  # metadata of a field that is a leaf even when it holds a Python number
 
 
 class Struct:

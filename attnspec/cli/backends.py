@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import registry
-from .._compat import FLOATING
+from .. import _compat, registry
+from .._compat import FLOATING, Array
 from ..backend import VARIABLE, Backend, choose
 from ..errors import OptionError
 
-__all__ = ["backends", "device_name", "pick"]
+__all__ = ["backends", "device_name", "numbers", "pick"]
 
 DEFAULT = "numpy"
 
@@ -51,12 +51,20 @@ def pick(name: str | None, dtype: str, device: str | None) -> tuple[Backend, Any
     chosen = choose(name or os.environ.get(VARIABLE) or DEFAULT)
     if dtype not in FLOATING:
         raise OptionError(f"no dtype {dtype!r}. Choose one of {', '.join(FLOATING)}.")
-    enable = getattr(chosen, "enable", None)
-    if enable and dtype not in chosen.capabilities:
-        enable(dtype)
-    if dtype != "float32" and dtype not in chosen.capabilities:
-        raise OptionError(f"backend {chosen.name!r} has no {dtype}. Choose another backend, or float32.")
+    if dtype != "float32":
+        if dtype not in chosen.capabilities:
+            raise OptionError(f"backend {chosen.name!r} has no {dtype}. Choose another backend, or float32.")
+        getattr(chosen, "enable", lambda capability: None)(dtype)
     return chosen, None if device is None else _device(chosen, device)
+
+
+def numbers(backend: Backend, array: Array) -> Any:
+    """The array in NumPy, if it has numbers: some devices compute shapes only."""
+    try:
+        return backend.to_numpy(array)
+    except NotImplementedError:
+        name = device_name(_compat.device(array))
+        raise OptionError(f"device {name!r} computes shapes, no numbers. Choose another device.") from None
 
 
 def device_name(device: Any) -> str:

@@ -40,17 +40,13 @@ class _Exhibit(NamedTuple):
 
 def demo(
     text: Annotated[str, typer.Argument(help="Words with spaces between them.")] = SENTENCE,
-    model: Annotated[
-        Model, typer.Option(help="The head built by hand, or one of all-MiniLM-L6-v2.")
-    ] = Model.article,
+    model: Annotated[Model, typer.Option(help="The head built by hand, or one of all-MiniLM-L6-v2.")] = Model.article,
     layer: Annotated[int, typer.Option(help="With --model minilm; 0 is the first.")] = 0,
     head: Annotated[int, typer.Option(help="With --model minilm; 0 is the first.")] = 0,
     layers: Annotated[
         int | None, typer.Option("--stack", metavar="N", help="How N stacked layers connect words.")
     ] = None,
-    noun: Annotated[
-        list[str] | None, typer.Option(help="A further noun for the built head; repeatable.")
-    ] = None,
+    noun: Annotated[list[str] | None, typer.Option(help="A further noun for the built head; repeatable.")] = None,
     backend: Annotated[list[str] | None, typer.Option(help="Only this backend; repeatable.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     device: Annotated[str | None, typer.Option(help="As `attnspec backends` lists it.")] = None,
@@ -79,7 +75,9 @@ def demo(
     for note in exhibit.notes(*results):
         console.print(note, markup=False)
     console.print()
-    console.print(tabulate(outcomes, refusals))
+    console.print(tabulate(outcomes))
+    for reason in refusals:
+        console.print(str(reason), markup=False)
     for path in (svg, png):
         if path is not None:
             save(path, panels)
@@ -110,7 +108,7 @@ def _article(words: list[str], nouns: frozenset[str], dtype: str) -> _Exhibit:
         if not looking:
             lines.append("No noun that this head knows: name one with --noun, or try the default text.")
         most = max(rows[i][i] for i in range(len(words)))
-        lines.append(f"No word looks at itself (at most {most:.4f}); that is the residual path's part.")
+        lines.append(f"A word looks at itself at most {most:.4f}: keeping what it was is the residual path's part.")
         return lines
 
     return _Exhibit(prepare, panels, notes)
@@ -126,9 +124,7 @@ def _looks(words: list[str], i: int, row: list[float], output: list[float]) -> s
     received = output[4:]
     largest = max(range(len(received)), key=received.__getitem__)
     word = article_head.distinct(words)[largest]
-    return (
-        f'"{words[i]}" (word {i}) looks at {first}{also}, and receives {received[largest]:.2f} of "{word}".'
-    )
+    return f'"{words[i]}" (word {i}) looks at {first}{also}, and receives {received[largest]:.2f} of "{word}".'
 
 
 def _minilm(text: str, layer: int, head: int, dtype: str) -> _Exhibit:
@@ -150,9 +146,7 @@ def _minilm(text: str, layer: int, head: int, dtype: str) -> _Exhibit:
     def notes(weights: Any) -> list[str]:
         rows = weights.tolist()
         favourite = [max(range(len(row)), key=row.__getitem__) for row in rows]
-        return [
-            f'"{words[i]}" looks most at "{words[j]}" ({rows[i][j]:.2f})' for i, j in enumerate(favourite)
-        ]
+        return [f'"{words[i]}" looks most at "{words[j]}" ({rows[i][j]:.2f})' for i, j in enumerate(favourite)]
 
     return _Exhibit(prepare, panels, notes)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import minilm
-from .backends import pick
+from .backends import numbers, pick
 
 __all__ = ["embed"]
 
@@ -35,7 +35,7 @@ def embed(
     while batch := list(islice(waiting, BATCH)):
         tokens = minilm.tokenize(batch)
         vectors = model.embeddings(chosen.asarray(tokens.ids, device=place), tokens.lengths)
-        for text, vector in zip(batch, chosen.to_numpy(vectors).tolist(), strict=True):
+        for text, vector in zip(batch, numbers(chosen, vectors).tolist(), strict=True):
             if as_json:
                 print(json.dumps({"text": text, "embedding": vector}), flush=True)
             else:

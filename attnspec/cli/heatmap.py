@@ -29,6 +29,8 @@ class Panel(NamedTuple):
     rows: list[str]
     columns: list[str]
     values: list[list[float]]
+    down: str = "looks"
+    across: str = "at"
 
 
 def show(console: Console, panel: Panel) -> None:
@@ -62,9 +64,7 @@ def save(path: Path, panels: list[Panel]) -> None:
     down = max(len(panel.rows) for panel in panels)
     cell = max(0.25, min(0.62, 12 / across))
     with rc_context({"svg.hashsalt": "attnspec", "font.size": 9}):
-        figure = Figure(
-            figsize=((cell * across + 1.2) * len(panels), cell * down + 1.4), layout="constrained"
-        )
+        figure = Figure(figsize=((cell * across + 1.2) * len(panels), cell * down + 1.4), layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw(axes, panel, numbers=cell > 0.4)
         figure.savefig(path, dpi=160, metadata=FORMATS[path.suffix])
@@ -76,8 +76,8 @@ def _draw(axes: Any, panel: Panel, *, numbers: bool) -> None:
     axes.set_title(panel.title)
     axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=45, ha="right")
     axes.set_yticks(range(len(panel.rows)), panel.rows)
-    axes.set_ylabel("looks")
-    axes.set_xlabel("at")
+    axes.set_ylabel(panel.down)
+    axes.set_xlabel(panel.across)
     if numbers:
         for i, row in enumerate(panel.values):
             for j, value in enumerate(row):

@@ -10,10 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import (
-    FeedForwardParams,
     LayerParams,
-    MultiHeadParams,
-    NormParams,
     random,
     transformer_layer,
     window,
@@ -25,7 +22,7 @@ from .heatmap import Panel
 
 __all__ = ["measure", "notes", "panels"]
 
-M, H, D, F = 16, 2, 8, 32
+M, HEADS, HIDDEN = 16, 2, 32
 LEFT = 1
 SEED = 7
 MOST_PANELS = 4
@@ -38,10 +35,13 @@ def measure(words: int, layers: int, backend: Backend, dtype: str, device: Any) 
     the same to the bit, and its entry is exactly 0.
     """
     for_x, for_change, *for_layers = random.split(random.key(SEED), 2 + layers)
-    ones = backend.asarray([1.0] * M, dtype=dtype, device=device)
-    x = random.normal(for_x, (words, M), dtype=dtype, like=ones)
-    change = random.normal(for_change, (M,), dtype=dtype, like=ones)
-    stack = [_layer(rng, ones, dtype) for rng in for_layers]
+    like = backend.asarray([0.0], dtype=dtype, device=device)
+    x = random.normal(for_x, (words, M), dtype=dtype, like=like)
+    change = random.normal(for_change, (M,), dtype=dtype, like=like)
+    stack = [
+        LayerParams.init(rng, model_width=M, heads=HEADS, hidden_width=HIDDEN, order="pre", dtype=dtype, like=like)
+        for rng in for_layers
+    ]
     xp = namespace(x)
 
     def work() -> tuple[Array, ...]:
@@ -67,6 +67,8 @@ def panels(words: list[str], influence: list[list[list[float]]]) -> list[Panel]:
             words,
             words,
             [[value / sum(row) for value in row] for row in influence[depth - 1]],
+            down="moves",
+            across="when this word is changed",
         )
         for depth in shown
     ]
@@ -101,22 +103,3 @@ def _run(stack: list[LayerParams], x: Array) -> list[Array]:
         x = transformer_layer(layer, x, mask=window(LEFT, 0))
         states.append(x)
     return states
-
-
-def _layer(rng: random.Key, ones: Array, dtype: str) -> LayerParams:
-    attend, widen, narrow = random.split(rng, 3)
-    norm = NormParams(gamma=ones, beta=None, kind="layer", eps=1e-5)
-    return LayerParams(
-        attention=MultiHeadParams.init(attend, model_width=M, heads=H, head_width=D, dtype=dtype, like=ones),
-        feed_forward=FeedForwardParams(
-            w_in=random.normal(widen, (M, F), dtype=dtype, like=ones) / M**0.5,
-            b_in=None,
-            w_out=random.normal(narrow, (F, M), dtype=dtype, like=ones) / F**0.5,
-            b_out=None,
-            w_gate=None,
-            activation="gelu",
-        ),
-        norm_attention=norm,
-        norm_feed_forward=norm,
-        order="pre",
-    )

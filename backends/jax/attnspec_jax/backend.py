@@ -18,13 +18,8 @@ jit = jax.jit
 vmap = jax.vmap
 
 
-def __getattr__(attribute: str) -> Any:
-    if attribute == "capabilities":
-        return _BASE | ({"float64"} if jax.config.jax_enable_x64 else frozenset())
-    raise AttributeError(attribute)
-
-
-_BASE = frozenset({"float16", "bfloat16", "jit", "vjp", "jvp", "vmap", "pytree", "known_shapes"})
+# float64 counts among them: `enable` turns it on, and `asarray` refuses it while it is off.
+capabilities = frozenset({"float64", "float16", "bfloat16", "jit", "vjp", "jvp", "vmap", "pytree", "known_shapes"})
 
 
 def enable(capability: str) -> None:
@@ -50,7 +45,7 @@ def asarray(x: Any, *, dtype: str | None = None, device: Any = None) -> Any:
     return xp.asarray(x, dtype=dtype, device=device)
 
 
-def to_numpy(a: Any) -> np.ndarray:
+def to_numpy(a: Any) -> Any:
     """A NumPy array with the same bits (bfloat16 as ml_dtypes')."""
     return np.asarray(a)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from attnspec.host import Host
 from attnspec.struct import flatten, unflatten
 
 
-def scope() -> AbstractContextManager[None]:
+def scope() -> Any:
     """Full float32 products, also on hardware whose default is lower."""
     return jax.default_matmul_precision("highest")
 
@@ -23,10 +22,14 @@ def traced(*arrays: object) -> bool:
     return any(isinstance(a, jax.core.Tracer) for a in arrays)
 
 
-def fold(step: Callable[[Any, Any], Any], carry: Any, start: int, stop: int) -> Any:
-    """`lax.scan`, which reverse-mode differentiates; a `while` loop would not."""
-    body: Any = lambda carry, n: (step(carry, n), None)  # noqa: E731
-    return jax.lax.scan(body, carry, jax.numpy.arange(start, stop))[0]
+def concrete(*arrays: object) -> bool:
+    """Arrays with values, outside of every transform."""
+    return all(isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer) for a in arrays)
+
+
+def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, start: int, stop: int) -> tuple[Any, Any]:
+    """`lax.scan`, which reverse mode differentiates; a `while` loop would not be."""
+    return jax.lax.scan(step, carry, jax.numpy.arange(start, stop))  # type: ignore[no-any-return]
 
 
 def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,9 +46,7 @@ def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Calla
 
 def register(cls: type) -> None:
     """Make a Struct a pytree whose paths are its field names."""
-    jax.tree_util.register_pytree_with_keys(
-        cls, _flatten_with_keys, partial(unflatten, cls), flatten_func=flatten
-    )
+    jax.tree_util.register_pytree_with_keys(cls, _flatten_with_keys, partial(unflatten, cls), flatten_func=flatten)
 
 
 def _flatten_with_keys(struct: Any) -> Any:
@@ -55,4 +56,4 @@ def _flatten_with_keys(struct: Any) -> Any:
     return keyed, aux
 
 
-HOST = Host(scope=scope, traced=traced, fold=fold, with_vjp=with_vjp, register=register)
+HOST = Host(scope=scope, concrete=concrete, traced=traced, scan=scan, with_vjp=with_vjp, register=register)

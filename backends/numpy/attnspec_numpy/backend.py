@@ -32,7 +32,7 @@ def devices() -> list[str]:
     return ["cpu"]
 
 
-def asarray(x: Any, *, dtype: str | None = None, device: Any = None) -> np.ndarray:
+def asarray(x: Any, *, dtype: str | None = None, device: Any = None) -> Any:
     """A NumPy array; dtype by its name in the standard, "bfloat16" through ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes
@@ -41,7 +41,7 @@ def asarray(x: Any, *, dtype: str | None = None, device: Any = None) -> np.ndarr
     return np.asarray(x, dtype=dtype, device=device)
 
 
-def to_numpy(a: Any) -> np.ndarray:
+def to_numpy(a: Any) -> Any:
     """The array itself."""
     return np.asarray(a)
 

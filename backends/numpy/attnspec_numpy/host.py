@@ -1,4 +1,4 @@
-"""What NumPy adds to the standard: silence inside, and arrays that may be written to."""
+"""What NumPy adds to the standard: silence inside, and values that may be looked at."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def scope() -> AbstractContextManager[None]:
     return np.errstate(all="ignore")
 
 
-def may_write(*arrays: object) -> bool:
+def concrete(*arrays: object) -> bool:
     """Only NumPy's own arrays: subclasses may record, carry units or masks."""
     return all(type(a) is np.ndarray for a in arrays)
 
 
-HOST = Host(scope=scope, may_write=may_write)
+HOST = Host(scope=scope, concrete=concrete)

@@ -26,7 +26,7 @@ def asarray(x: Any, *, dtype: str | None = None, device: Any = None) -> Any:
     return xp.asarray(x if dtype is None else x.astype(dtype), device=device)
 
 
-def to_numpy(a: Any) -> np.ndarray:
+def to_numpy(a: Any) -> Any:
     """A NumPy array with the same bits, from any of its devices."""
     if isinstance(a, np.ndarray):
         return a

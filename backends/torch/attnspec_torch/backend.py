@@ -39,7 +39,7 @@ def asarray(x: Any, *, dtype: str | None = None, device: Any = None) -> torch.Te
     return torch.as_tensor(x, dtype=wanted, device=device)
 
 
-def to_numpy(a: torch.Tensor) -> np.ndarray:
+def to_numpy(a: torch.Tensor) -> Any:
     """A NumPy array; bfloat16, which NumPy lacks, comes widened to float32, without rounding."""
     a = a.detach().cpu().resolve_conj()
     return (a.float() if a.dtype == torch.bfloat16 else a).numpy()

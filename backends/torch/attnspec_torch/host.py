@@ -41,7 +41,7 @@ def scope() -> AbstractContextManager[Any]:
     return _FullPrecision()
 
 
-def may_write(*arrays: Any) -> bool:
+def concrete(*arrays: Any) -> bool:
     """Plain tensors with numbers behind them, none of which a gradient or a transform is watching."""
     return not torch.compiler.is_compiling() and all(
         type(a) is torch.Tensor
@@ -57,7 +57,7 @@ def traced(*arrays: Any) -> bool:
     return bool(torch.compiler.is_compiling())
 
 
-class _WithVjp(torch.autograd.Function):
+class _WithVjp(torch.autograd.Function):  # type: ignore[misc]
     """One module-level Function for every (forward, backward): a class made inside a call does not compile."""
 
     generate_vmap_rule = True
@@ -94,7 +94,7 @@ def register(cls: type) -> None:
 
 HOST = Host(
     scope=scope,
-    may_write=may_write,
+    concrete=concrete,
     traced=traced,
     with_vjp=with_vjp,
     register=register,

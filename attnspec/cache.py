@@ -1,0 +1,132 @@
+"""A key/value cache for decoding: fixed capacity, immutable, a pytree of k, v and length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _compat
+from ._compat import Array, dtype_name
+from .errors import CacheError, OptionError, ShapeError
+from .host import beside, host_of
+from .masks import padding
+from .params import MultiHeadParams
+from .rules import Rule
+from .shapes import floating
+from .struct import LEAF, Struct
+
+
+@dataclass(frozen=True)
+class Cache(Struct):
+    """Keys and values of what came before: rows `0 : length` of `capacity` are written.
+
+    `length` is a Python int, or a signed integer array: 0-d, or over the leading axes (one length an item). As an int
+    it is checked, and writing past the end raises `errors.CacheError`; as an array it cannot be looked at, and an
+    append that does not fit leaves the rows alone and turns the length into -1, from which it never recovers; all that
+    is computed with it is NaN (MULTIHEAD-4).
+    """
+
+    k: Array  # (..., G, capacity, D)
+    v: Array  # (..., G, capacity, E)
+    length: int | Array = field(metadata=LEAF)
+
+    @classmethod
+    def empty(
+        cls,
+        *,
+        kv_heads: int,
+        capacity: int,
+        key_width: int,
+        value_width: int | None = None,
+        lead: tuple[int, ...] = (),
+        dtype: str = "float32",
+        like: Any,
+    ) -> Cache:
+        """A cache with nothing in it, on the device of `like` (an array or a namespace).
+
+        Examples
+        --------
+        >>> import numpy as np, attnspec
+        >>> cache = attnspec.Cache.empty(kv_heads=2, capacity=8, key_width=4, like=np)
+        >>> cache = cache.append(np.ones((2, 3, 4), np.float32), np.ones((2, 3, 4), np.float32))
+        >>> cache.length
+        3
+        """
+        place = like if _compat.is_array(like) else like.asarray(0)
+        xp = _compat.namespace(place)
+        if dtype not in _compat.FLOATING or not hasattr(xp, dtype):
+            msg = f"dtype={dtype!r}: one of {', '.join(_compat.FLOATING)} that {xp.__name__} has is needed."
+            raise OptionError(msg)
+        k, v = (
+            xp.zeros((*lead, kv_heads, capacity, width), dtype=getattr(xp, dtype), **beside(place))
+            for width in (key_width, key_width if value_width is None else value_width)
+        )
+        return cls(k, v, 0)
+
+    @classmethod
+    def of(cls, params: MultiHeadParams, *, capacity: int, lead: tuple[int, ...] = ()) -> Cache:
+        """An empty cache with the heads, widths, dtype and device of `params`."""
+        return cls.empty(
+            kv_heads=params.wk.shape[1], capacity=capacity, key_width=params.wk.shape[2],
+            value_width=params.wv.shape[2], lead=lead, dtype=dtype_name(params.wk), like=params.wk,
+        )  # fmt: skip
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there are."""
+        return int(self.k.shape[-2])
+
+    def append(self, k: Array, v: Array) -> Cache:
+        """The cache with the rows k (..., G, n, D) and v (..., G, n, E) written behind its last."""
+        floating(cache=self.k, k=k, v=v)
+        for name, new, old in (("k", k, self.k), ("v", v, self.v)):
+            if new.shape[:-2] != old.shape[:-2] or new.shape[-1] != old.shape[-1] or k.shape[-2] != v.shape[-2]:
+                msg = (
+                    f"the cache holds {name} {tuple(old.shape)}; "
+                    f"k {tuple(k.shape)} and v {tuple(v.shape)} do not extend it."
+                )
+                raise ShapeError(msg)
+        n = k.shape[-2]
+        if isinstance(self.length, int):
+            if self.length + n > self.capacity:
+                msg = (
+                    f"the cache has {self.capacity} rows, {self.length} are written and {n} more do not fit. "
+                    "Make a larger one."
+                )
+                raise CacheError(msg)
+            start = self.length
+            return Cache(_spliced(self.k, k, start), _spliced(self.v, v, start), start + n)
+        with host_of(self.k).scope():
+            fits = (self.length >= 0) & (self.length + n <= self.capacity)
+            xp = _compat.namespace(self.k)
+            longer = xp.where(fits, self.length + n, -1)
+            return Cache(_placed(self.k, k, self.length, fits), _placed(self.v, v, self.length, fits), longer)
+
+    def mask(self) -> Rule:
+        """Which rows are written, as a mask over the keys."""
+        return padding(self.length)
+
+    def positions(self, n: int) -> range | Array:
+        """The positions of the next n rows, aligned with the leading axes."""
+        start: Any = self.length
+        if isinstance(start, int):
+            return range(start, start + n)
+        return start[..., None] + _compat.namespace(self.k).arange(n, **beside(self.k))
+
+
+def _spliced(old: Array, new: Array, start: int) -> Array:
+    return _compat.namespace(old).concat([old[..., :start, :], new, old[..., start + new.shape[-2] :, :]], axis=-2)
+
+
+def _placed(old: Array, new: Array, length: Array, fits: Array) -> Array:
+    """Row r takes row r - length of `new` where there is one."""
+    xp = _compat.namespace(old)
+    if new.shape[-2] == 0:
+        return old
+    rows = xp.arange(old.shape[-2], **beside(old)) - length[..., None]
+    inside = (rows >= 0) & (rows < new.shape[-2]) & fits[..., None]
+    rows = xp.clip(rows, 0, new.shape[-2] - 1)
+    if rows.ndim == 1:
+        return xp.where(inside[:, None], xp.take(new, rows, axis=-2), old)
+    rows, inside = rows[..., None, :, None], inside[..., None, :, None]
+    return xp.where(inside, xp.take_along_axis(new, xp.broadcast_to(rows, old.shape), axis=-2), old)

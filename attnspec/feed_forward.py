@@ -1,0 +1,70 @@
+"""The position-wise feed-forward network and its activations."""
+
+from __future__ import annotations
+
+import math
+
+from . import _compat
+from ._compat import Array, widened
+from .errors import OptionError
+from .host import host_of
+from .linear import linear
+from .params import FeedForwardParams
+from .shapes import floating
+from .special import erfc
+
+
+def feed_forward(params: FeedForwardParams, x: Array) -> Array:
+    """activation(x W_in + b_in) W_out + b_out, or with a gate (activation(x W_gate) * (x W_in + b_in)) W_out + b_out.
+
+    Parameters
+    ----------
+    params : FeedForwardParams
+        `activation` is "relu", "gelu" (exact, by erf), "gelu_tanh" (the approximation of GPT-2) or "silu".
+    x : floating array (..., M)
+
+    Notes
+    -----
+    Sources: Vaswani et al., 2017; Hendrycks, Gimpel (GELU), 2016; Shazeer (gates), 2020.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> params = attnspec.FeedForwardParams(np.eye(2), np.eye(2), activation="relu")
+    >>> attnspec.feed_forward(params, np.asarray([[-1.0, 2.0]])).tolist()
+    [[0.0, 2.0]]
+    """
+    floating(x=x, w_in=params.w_in, w_out=params.w_out)
+    if params.activation not in _ACTIVATIONS:
+        msg = f"activation={params.activation!r}: one of {', '.join(_ACTIVATIONS)} is needed."
+        raise OptionError(msg)
+    activation = _ACTIVATIONS[params.activation]
+    with host_of(x).scope():
+        xp = _compat.namespace(x)
+        wide = widened(x)
+        hidden = linear(wide, params.w_in, params.b_in)
+        hidden = activation(hidden) if params.w_gate is None else activation(linear(wide, params.w_gate)) * hidden
+        return xp.astype(linear(hidden, params.w_out, params.b_out), x.dtype, copy=False)
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0); NaN stays NaN."""
+    return _compat.namespace(x).where(x < 0, 0.0, x)
+
+
+def gelu(x: Array) -> Array:
+    """x Phi(x) = x erfc(-x / sqrt(2)) / 2, exact. float32 or float64."""
+    return 0.5 * x * erfc(-x / math.sqrt(2.0))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
+    return 0.5 * x * (1.0 + _compat.namespace(x).tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def silu(x: Array) -> Array:
+    """x / (1 + exp(-x))."""
+    return x / (1.0 + _compat.namespace(x).exp(-x))
+
+
+_ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}

@@ -1,0 +1,321 @@
+"""Parameters as frozen dataclasses of arrays: made, taken apart, put together, saved and loaded.
+
+They are pytrees (`struct.py`): gradients with respect to them come in the same classes. Ints, strings and floats in
+them are static. Weights keep their head axis and contract their first axes, so `x @ w` reads as in the paper.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Any, Literal
+
+from . import _compat, random
+from ._compat import Array
+from .errors import OptionError, ShapeError
+from .host import beside
+from .struct import Struct
+
+Order = Literal["post", "pre"]
+NormKind = Literal["layer", "rms"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+
+
+@dataclass(frozen=True)
+class MultiHeadParams(Struct):
+    """The weights of `multi_head_attention`: W_Q, W_K, W_V, W_O and their biases, each with its head axis."""
+
+    wq: Array  # (M, H, D)
+    wk: Array  # (C, G, D), C = M unless the context has a width of its own
+    wv: Array  # (C, G, E)
+    wo: Array  # (H, E, M)
+    bq: Array | None = None  # (H, D)
+    bk: Array | None = None  # (G, D)
+    bv: Array | None = None  # (G, E)
+    bo: Array | None = None  # (M,)
+
+    @classmethod
+    def init(
+        cls,
+        rng: random.Key,
+        *,
+        model_width: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_width: int | None = None,
+        value_width: int | None = None,
+        context_width: int | None = None,
+        use_bias: bool = True,
+        dtype: str = "float32",
+        like: Any,
+    ) -> MultiHeadParams:
+        """Normal weights of variance 1 / fan-in, zero biases: the same on every backend.
+
+        `like` is an array or a namespace, where the arrays belong. Defaults: kv_heads = heads,
+        head_width = model_width // heads, value_width = head_width, context_width = model_width.
+        """
+        G = heads if kv_heads is None else kv_heads
+        D = _share(model_width, heads) if head_width is None else head_width
+        E = D if value_width is None else value_width
+        C = model_width if context_width is None else context_width
+        if G < 1 or heads % G:
+            msg = f"query heads must be a multiple of key/value heads: heads={heads}, kv_heads={G}."
+            raise ShapeError(msg)
+        q, k, v, o = random.split(rng, 4)
+        zeros = _zeros(dtype, like) if use_bias else _none
+        return cls(
+            _normal(q, (model_width, heads, D), model_width, dtype, like),
+            _normal(k, (C, G, D), C, dtype, like),
+            _normal(v, (C, G, E), C, dtype, like),
+            _normal(o, (heads, E, model_width), heads * E, dtype, like),
+            zeros(heads, D), zeros(G, D), zeros(G, E), zeros(model_width),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NormParams(Struct):
+    """Gain, offset and kind of a normalisation."""
+
+    gamma: Array | None  # (M,)
+    beta: Array | None = None  # (M,), layer norm only
+    kind: NormKind = "layer"
+    eps: float = 1e-5
+
+    @classmethod
+    def init(
+        cls, *, width: int, kind: NormKind = "layer", eps: float = 1e-5, dtype: str = "float32", like: Any
+    ) -> NormParams:
+        """Gain 1, offset 0."""
+        zeros = _zeros(dtype, like)(width)
+        return cls(zeros + 1.0, zeros if kind == "layer" else None, kind, eps)
+
+
+@dataclass(frozen=True)
+class FeedForwardParams(Struct):
+    """The weights of `feed_forward`; with `w_gate` the activation gates a second map (GLU)."""
+
+    w_in: Array  # (M, F)
+    w_out: Array  # (F, M)
+    b_in: Array | None = None  # (F,)
+    b_out: Array | None = None  # (M,)
+    w_gate: Array | None = None  # (M, F)
+    activation: Activation = "gelu"
+
+    @classmethod
+    def init(
+        cls,
+        rng: random.Key,
+        *,
+        model_width: int,
+        hidden_width: int,
+        activation: Activation = "gelu",
+        gated: bool = False,
+        use_bias: bool = True,
+        dtype: str = "float32",
+        like: Any,
+    ) -> FeedForwardParams:
+        """Normal weights of variance 1 / fan-in, zero biases."""
+        M, F = model_width, hidden_width
+        into, out, gate = random.split(rng, 3)
+        zeros = _zeros(dtype, like) if use_bias else _none
+        return cls(
+            _normal(into, (M, F), M, dtype, like),
+            _normal(out, (F, M), F, dtype, like),
+            zeros(F),
+            zeros(M),
+            _normal(gate, (M, F), M, dtype, like) if gated else None,
+            activation,
+        )
+
+
+@dataclass(frozen=True)
+class LayerParams(Struct):
+    """One Transformer layer: attention and feed-forward, each in a skip connection of the given order."""
+
+    attention: MultiHeadParams
+    feed_forward: FeedForwardParams
+    norm_attention: NormParams
+    norm_feed_forward: NormParams
+    order: Order
+
+    @classmethod
+    def init(
+        cls,
+        rng: random.Key,
+        *,
+        model_width: int,
+        heads: int,
+        hidden_width: int,
+        order: Order,
+        kv_heads: int | None = None,
+        head_width: int | None = None,
+        value_width: int | None = None,
+        norm: NormKind = "layer",
+        eps: float = 1e-5,
+        activation: Activation = "gelu",
+        gated: bool = False,
+        use_bias: bool = True,
+        dtype: str = "float32",
+        like: Any,
+    ) -> LayerParams:
+        """A fresh layer; `order` has no default, because the two orders are different functions."""
+        if order not in ("post", "pre"):
+            msg = f'order={order!r}: "post" (norm after the sum) or "pre" (norm before the sublayer) is needed.'
+            raise OptionError(msg)
+        for_attention, for_feed_forward = random.split(rng)
+        normed = NormParams.init(width=model_width, kind=norm, eps=eps, dtype=dtype, like=like)
+        return cls(
+            MultiHeadParams.init(
+                for_attention, model_width=model_width, heads=heads, kv_heads=kv_heads, head_width=head_width,
+                value_width=value_width, use_bias=use_bias, dtype=dtype, like=like,
+            ),
+            FeedForwardParams.init(
+                for_feed_forward, model_width=model_width, hidden_width=hidden_width, activation=activation,
+                gated=gated, use_bias=use_bias, dtype=dtype, like=like,
+            ),
+            normed, normed, order,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StackParams(Struct):
+    """Layers one after another, and a last normalisation where the layers are pre-norm."""
+
+    layers: tuple[LayerParams, ...]
+    norm: NormParams | None = None
+
+    @classmethod
+    def init(cls, rng: random.Key, *, depth: int, order: Order, **layer: Any) -> StackParams:
+        """`depth` fresh layers (options as in `LayerParams.init`); pre-norm stacks end with a norm."""
+        layers = tuple(LayerParams.init(r, order=order, **layer) for r in random.split(rng, depth))
+        if order == "post":
+            return cls(layers)
+        options = {name: layer[name] for name in ("eps", "dtype", "like") if name in layer}
+        return cls(layers, NormParams.init(width=layer["model_width"], kind=layer.get("norm", "layer"), **options))
+
+
+CLASSES: dict[str, type[Struct]] = {
+    cls.__name__: cls for cls in (MultiHeadParams, NormParams, FeedForwardParams, LayerParams, StackParams)
+}
+
+
+def flatten(params: Struct) -> dict[str, Array]:
+    """Arrays by dotted name, such as "layers.0.attention.wq".
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> norm = attnspec.NormParams.init(width=3, like=np)
+    >>> sorted(attnspec.params.flatten(norm))
+    ['beta', 'gamma']
+    """
+    return {name: x for part, value in _parts(params) for name, x in _named(part, value) if _compat.is_array(x)}
+
+
+def unflatten(like: Struct, arrays: Mapping[str, Array]) -> Any:
+    """Parameters of the structure of `like` with the arrays of `flatten`; every name must be there, and no other."""
+    return _rebuild(_described(like), arrays)
+
+
+def save(path: str | PathLike[str], params: Struct, *, backend: Any) -> None:
+    """Write parameters to a safetensors file, their structure in its metadata. Never pickle.
+
+    `backend` (see `attnspec.backend`) brings the arrays to NumPy; bfloat16 is stored as `backend.to_numpy` gives it.
+    """
+    from safetensors.numpy import save_file
+
+    arrays = {name: backend.to_numpy(x) for name, x in flatten(params).items()}
+    save_file(arrays, path, metadata={"attnspec": json.dumps(_described(params))})
+
+
+def load(path: str | PathLike[str], *, backend: Any, dtype: str | None = None, device: Any = None) -> Any:
+    """Read parameters that `save` wrote, as arrays of `backend`."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        described = (file.metadata() or {}).get("attnspec")
+        if described is None:
+            msg = f"{path} holds no structure of attnspec's; it has {len(file.keys())} arrays. Use safetensors itself."
+            raise OptionError(msg)
+        arrays = {n: backend.asarray(file.get_tensor(n), dtype=dtype, device=device) for n in sorted(file.keys())}
+    return _rebuild(json.loads(described), arrays)
+
+
+def _described(value: Any) -> Any:
+    """The structure as JSON: {"type": class, field: ...}, lists for tuples, "array", {"value": plain}."""
+    if isinstance(value, Struct):
+        return {"type": type(value).__name__, **{n: _described(v) for n, v in _parts(value)}}
+    if isinstance(value, tuple):
+        return [_described(v) for v in value]
+    return "array" if _compat.is_array(value) else {"value": value}
+
+
+def _rebuild(described: Any, arrays: Mapping[str, Array]) -> Any:
+    used: set[str] = set()
+
+    def build(part: Any, name: str) -> Any:
+        if part == "array":
+            used.add(name)
+            return arrays[name]
+        if isinstance(part, list):
+            return tuple(build(p, f"{name}.{n}" if name else str(n)) for n, p in enumerate(part))
+        if "type" not in part:
+            return part["value"]
+        inner = {n: build(p, f"{name}.{n}" if name else n) for n, p in part.items() if n != "type"}
+        return CLASSES[part["type"]](**inner)
+
+    try:
+        built = build(described, "")
+    except KeyError as error:
+        msg = f"the array or class {error} is missing; there are {', '.join(sorted(arrays))}."
+        raise OptionError(msg) from None
+    if used != set(arrays):
+        msg = f"arrays that the structure has no place for: {', '.join(sorted(set(arrays) - used))}."
+        raise OptionError(msg)
+    return built
+
+
+def _parts(params: Struct) -> list[tuple[str, Any]]:
+    return [(f.name, getattr(params, f.name)) for f in fields(params)]  # type: ignore[arg-type]
+
+
+def _named(name: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Struct):
+        inner = _parts(value)
+    elif isinstance(value, tuple):
+        inner = [(str(n), v) for n, v in enumerate(value)]
+    else:
+        return [(name, value)]
+    return [found for part, v in inner for found in _named(f"{name}.{part}", v)]
+
+
+def _share(width: int, heads: int) -> int:
+    if heads < 1 or width % heads:
+        msg = f"model_width={width} is no multiple of heads={heads}; pass head_width."
+        raise ShapeError(msg)
+    return width // heads
+
+
+def _normal(rng: random.Key, shape: tuple[int, ...], fan_in: int, dtype: str, like: Any) -> Array:
+    drawn = random.normal(rng, shape, dtype="float64" if dtype == "float64" else "float32", like=like)
+    xp = _compat.namespace(drawn)
+    return xp.astype(drawn * fan_in**-0.5, _dtype(xp, dtype))
+
+
+def _zeros(dtype: str, like: Any) -> Any:
+    place = like if _compat.is_array(like) else like.asarray(0)
+    xp = _compat.namespace(place)
+    return lambda *shape: xp.zeros(shape, dtype=_dtype(xp, dtype), **beside(place))
+
+
+def _none(*shape: int) -> None:
+    return None
+
+
+def _dtype(xp: Any, name: str) -> Any:
+    if name not in _compat.FLOATING or not hasattr(xp, name):
+        msg = f"dtype={name!r}: one of {', '.join(_compat.FLOATING)} that {xp.__name__} has is needed."
+        raise OptionError(msg)
+    return getattr(xp, name)

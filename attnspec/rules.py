@@ -1,0 +1,307 @@
+"""Mask rules: the contract, the operators, and the rule behind each function of `masks.py`.
+
+A rule is asked for one tile of queries x keys at a time, so a causal, window, padding or segment mask of any length
+costs a few numbers. Arrays inside a rule (offsets, lengths, ids) align with the leading axes before H.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from . import _compat
+from ._compat import SIGNED, Array, Namespace, dtype_name
+from .errors import DTypeError, MaskError, OptionError, ShapeError
+from .host import on
+from .shapes import Axes, Shape, Span, broadcasts_to
+from .struct import Struct
+
+Status = Literal["all", "none", "some"]
+Ints = int | tuple[int, ...] | Array
+Align = Literal["start", "end"]
+
+
+@runtime_checkable
+class Mask(Protocol):
+    """The contract of a rule. Whatever has these two methods is a mask; `as_mask` gives it the operators."""
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        """Boolean, broadcastable to (..., H, q.size, k.size), on that device (None: where the framework puts it)."""
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        """What is known of the tile from host integers alone; "some" whenever an array is involved."""
+
+
+class Rule(Struct):
+    """The operators, and the check of the arrays that a rule holds against the axes of the call."""
+
+    def __and__(self, other: Mask | Array) -> Rule:
+        return And(self, as_mask(other))
+
+    __rand__ = __and__
+
+    def __or__(self, other: Mask | Array) -> Rule:
+        return Or(self, as_mask(other))
+
+    __ror__ = __or__
+
+    def __invert__(self) -> Rule:
+        return Not(self)
+
+    __array_ufunc__ = None  # NumPy's `array & rule` then asks the rule
+
+    @abstractmethod
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        """See `Mask.tile`."""
+
+    @abstractmethod
+    def status(self, q: Span, k: Span, /) -> Status:
+        """See `Mask.status`."""
+
+    def arrays(self) -> dict[str, tuple[Array, Shape | None]]:
+        """Name -> (array, the letters' lengths after the leading axes; None: it broadcasts to the scores)."""
+        return {}
+
+    def check(self, axes: Axes) -> None:
+        """Raise unless each array fits the call."""
+        for name, (x, tail) in self.arrays().items():
+            fits(name, x, axes, tail)
+
+
+def as_mask(mask: Mask | Array) -> Rule:
+    """A rule from a boolean array (broadcast from the right to (..., H, Q, K)) or from any object with the contract.
+
+    Integer and float arrays raise `errors.MaskError`: libraries disagree on whether a 0/1 mask selects or is added.
+    """
+    if isinstance(mask, Rule):
+        return mask
+    if _compat.is_array(mask):
+        if dtype_name(mask) != "bool":
+            msg = (
+                f"mask has dtype {dtype_name(mask)} and shape {tuple(mask.shape)}; a mask is boolean, True = may "
+                "attend. Pass `mask != 0` if nonzero means visible, or `bias=` if the numbers are to be added."
+            )
+            raise MaskError(msg)
+        return ArrayMask(mask)
+    if isinstance(mask, Mask):
+        return Foreign(mask)
+    msg = f"mask is a {type(mask).__name__}; a boolean array or a Mask (causal(), padding(), ...) is needed."
+    raise MaskError(msg)
+
+
+@dataclass(frozen=True)
+class Window(Rule):
+    """`causal` and `window`: bounds on j - i - offset."""
+
+    left: int | None
+    right: int | None
+    offset: Ints
+    align: Align
+
+    def arrays(self) -> dict[str, tuple[Array, Shape | None]]:
+        return _held(offset=(self.offset, ()))
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        # The difference of two positions cannot overflow, the sum of a position and an offset could.
+        ahead = k.index[..., None, None, :] - q.index[..., None, :, None]
+        low, high = self._bounds(q, k, lambda x: per_batch(x, 3, xp, device))
+        inside = None if high is None else ahead <= high
+        if low is not None:
+            inside = ahead >= low if inside is None else inside & (ahead >= low)
+        return xp.ones((1, 1), dtype=xp.bool, **on(device)) if inside is None else inside
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        if q.bounds is None or k.bounds is None or type(self.offset) is not int:
+            return "some"
+        low, high = self._bounds(q, k, lambda x: x)
+        least, most = k.bounds[0] - (q.bounds[1] - 1), k.bounds[1] - 1 - q.bounds[0]
+        if (high is not None and least > high) or (low is not None and most < low):
+            return "none"
+        within = (high is None or most <= high) and (low is None or least >= low)
+        return "all" if within else "some"
+
+    def _bounds(self, q: Span, k: Span, place: Callable[[Ints], Any]) -> tuple[Any, Any]:
+        shift = place(_clamped(self.offset)) + (k.total - q.total if self.align == "end" else 0)
+        low = None if self.left is None else shift - self.left
+        return low, None if self.right is None else shift + self.right
+
+
+@dataclass(frozen=True)
+class Padding(Rule):
+    """`padding`: a bound on j."""
+
+    lengths: Ints
+
+    def arrays(self) -> dict[str, tuple[Array, Shape | None]]:
+        return _held(lengths=(self.lengths, ()))
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return k.index[..., None, None, :] < per_batch(_clamped(self.lengths), 3, xp, device)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        if k.bounds is None or not isinstance(self.lengths, int | tuple):
+            return "some"
+        lengths = self.lengths if isinstance(self.lengths, tuple) else (self.lengths,)
+        if all(k.bounds[1] <= n for n in lengths):
+            return "all"
+        return "none" if all(k.bounds[0] >= n for n in lengths) else "some"
+
+
+@dataclass(frozen=True)
+class Segments(Rule):
+    """`segments`: equal ids."""
+
+    q_ids: Ints
+    k_ids: Ints
+
+    def arrays(self) -> dict[str, tuple[Array, Shape | None]]:
+        return {"q_ids": (self.q_ids, (-2,)), "k_ids": (self.k_ids, (-1,))}
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        q_ids = q.of(per_batch(self.q_ids, 0, xp, device), -1)
+        k_ids = k.of(per_batch(self.k_ids, 0, xp, device), -1)
+        return q_ids[..., None, :, None] == k_ids[..., None, None, :]
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "some"
+
+
+@dataclass(frozen=True)
+class ArrayMask(Rule):
+    """A boolean array, broadcast from the right to (..., H, Q, K)."""
+
+    array: Array
+
+    def arrays(self) -> dict[str, tuple[Array, Shape | None]]:
+        return {"mask": (self.array, None)}
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return k.of(q.of(self.array, -2), -1)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "some"
+
+
+@dataclass(frozen=True)
+class And(Rule):
+    """Visible by both."""
+
+    a: Rule
+    b: Rule
+
+    def check(self, axes: Axes) -> None:
+        self.a.check(axes)
+        self.b.check(axes)
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        if self.a.status(q, k) == "all":
+            return self.b.tile(q, k, xp=xp, device=device)
+        if self.b.status(q, k) == "all":
+            return self.a.tile(q, k, xp=xp, device=device)
+        return self.a.tile(q, k, xp=xp, device=device) & self.b.tile(q, k, xp=xp, device=device)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        both = {self.a.status(q, k), self.b.status(q, k)}
+        return "none" if "none" in both else "all" if both == {"all"} else "some"
+
+
+@dataclass(frozen=True)
+class Or(Rule):
+    """Visible by either."""
+
+    a: Rule
+    b: Rule
+
+    def check(self, axes: Axes) -> None:
+        self.a.check(axes)
+        self.b.check(axes)
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return self.a.tile(q, k, xp=xp, device=device) | self.b.tile(q, k, xp=xp, device=device)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        both = {self.a.status(q, k), self.b.status(q, k)}
+        return "all" if "all" in both else "none" if both == {"none"} else "some"
+
+
+@dataclass(frozen=True)
+class Not(Rule):
+    """Visible where the other is not."""
+
+    a: Rule
+
+    def check(self, axes: Axes) -> None:
+        self.a.check(axes)
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return ~self.a.tile(q, k, xp=xp, device=device)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        opposite: dict[Status, Status] = {"all": "none", "none": "all", "some": "some"}
+        return opposite[self.a.status(q, k)]
+
+
+@dataclass(frozen=True)
+class Foreign(Rule):
+    """Somebody else's object that keeps the contract, given the operators."""
+
+    mask: Mask
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return self.mask.tile(q, k, xp=xp, device=device)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return self.mask.status(q, k)
+
+
+def _held(**rules: tuple[Ints, Shape]) -> dict[str, tuple[Array, Shape | None]]:
+    return {name: held for name, held in rules.items() if type(held[0]) is not int}
+
+
+def checked_ints(name: str, x: int | list[int] | tuple[int, ...] | Array) -> Ints:
+    if type(x) is int:
+        return x
+    if isinstance(x, list | tuple) and all(type(n) is int for n in x):
+        return tuple(x)
+    if _compat.is_array(x) and dtype_name(x) in SIGNED:
+        return x
+    got = f"an array of dtype {dtype_name(x)}" if _compat.is_array(x) else repr(x)
+    msg = f"{name} is {got}; an int, a list of ints or a signed integer array is needed."
+    raise DTypeError(msg)
+
+
+def checked_align(align: Align) -> Align:
+    if align not in ("start", "end"):
+        msg = f'align={align!r}: "start" (offset counts from the first key) or "end" (from K - Q) is needed.'
+        raise OptionError(msg)
+    return align
+
+
+def _clamped(x: Ints) -> Ints:
+    """Python ints cut to what an int32 holds: positions never get there, and JAX refuses longer ones."""
+    return max(-(2**30), min(2**30, x)) if type(x) is int else x
+
+
+def per_batch(x: Any, trailing: int, xp: Namespace, device: Any) -> Array:
+    """An array over the leading axes, with axes of length 1 for H, Q and K behind it."""
+    if type(x) is int:
+        return x
+    array = xp.asarray(list(x), **on(device)) if isinstance(x, tuple) else x
+    return array[(..., *(None,) * trailing)]
+
+
+def fits(name: str, x: Array, axes: Axes, tail: Shape | None) -> None:
+    """`tail` None: broadcasts to the scores. Otherwise to the leading axes and those axes of the scores."""
+    shape = (len(x),) if isinstance(x, tuple) else tuple(x.shape)
+    target = axes.scores if tail is None else (*axes.lead, *(axes.scores[axis] for axis in tail))
+    same = not tail or shape[-len(tail) :] == target[-len(tail) :]
+    if same and broadcasts_to(shape, target):
+        return
+    letters = "(..., H, Q, K)" if tail is None else "(..., Q)" if tail == (-2,) else "(..., K)" if tail else "(...)"
+    msg = f"{name} has shape {shape}, which does not broadcast to {letters} = {target}."
+    if tail is None and len(shape) == 3 and axes.lead and shape[0] == axes.lead[-1] != axes.H:
+        inserted = (shape[0], 1, *shape[1:])
+        msg += f" Rank 3 is (H, Q, K); for one mask a batch item insert the head axis: (B, 1, Q, K) = {inserted}."
+    raise ShapeError(msg)
