@@ -5,6 +5,7 @@ A project that vendors attnspec edits this file and `errors.py`, nothing else.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, TypeAlias, TypeGuard
 
 import array_api_compat
@@ -21,24 +22,24 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 
 
-_namespaces: dict[type, Namespace] = {}
-
-
 def is_array(x: object) -> TypeGuard[Array]:
     """Whether `x` looks like an array; `namespace` finds out whether it is one that can be computed with."""
-    return hasattr(x, "dtype") and hasattr(x, "shape") and hasattr(x, "ndim")
+    return not isinstance(x, ModuleType) and all(hasattr(x, name) for name in ("dtype", "shape", "ndim"))
+
+
+# By the name of the type, because `torch.compile` guards on no other keys, and filled by hosts alone, because it must not
+# change while a program is being recorded.
+_namespaces: dict[str, Namespace] = {}
 
 
 def namespace(*arrays: Array) -> Namespace:
     """The Array API namespace that all the arrays share."""
     kind = type(arrays[0])
-    if kind in _namespaces and all(type(a) is kind for a in arrays):
-        return _namespaces[kind]
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in _namespaces and all(type(a) is kind for a in arrays):
+        return _namespaces[name]
     try:
-        found = array_api_compat.array_namespace(*arrays)
-        if all(type(a) is kind for a in arrays):
-            _namespaces[kind] = found
-        return found
+        return array_api_compat.array_namespace(*arrays)
     except TypeError:
         kinds = ", ".join(sorted({f"{type(a).__module__}.{type(a).__qualname__}" for a in arrays}))
         if all(map(is_array, arrays)):
@@ -46,6 +47,11 @@ def namespace(*arrays: Array) -> Namespace:
             raise DeviceError(msg) from None
         msg = f"needs Array API arrays, got {kinds}. Make them with `backend.asarray`."
         raise DTypeError(msg) from None
+
+
+def remember(kind: type, xp: Namespace) -> None:
+    """Let `namespace` know a type of array at once; a host does this for its own."""
+    _namespaces[f"{kind.__module__}.{kind.__qualname__}"] = xp
 
 
 def dtype_name(x: Array) -> str:

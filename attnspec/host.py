@@ -21,20 +21,18 @@ from ._compat import Array
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from .request import Request
-
 
 @dataclass(frozen=True)
 class Kernel:
     """A fused implementation, wrapped so that the REQUIRED clauses hold.
 
-    `supports` reads static facts only (shapes, dtypes, device, kind of mask) and returns None, or why not.
+    Both take a `request.Request`. `supports` reads static facts only (shapes, dtypes, device, kind of mask) and returns None, or why not.
     `rounds_weights`: the weights are rounded once to a half-precision input dtype before the product with v (PATH-2).
     """
 
     name: str
-    supports: Callable[[Request], str | None]
-    call: Callable[[Request], tuple[Array, Array | None]]
+    supports: Callable[[Any], str | None]
+    call: Callable[[Any], tuple[Array, Array | None]]
     rounds_weights: bool = False
 
 
@@ -89,7 +87,7 @@ class Host:
 DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))
 
 _entries: dict[str, EntryPoint] = {}
-_loaded: dict[str, Host] = {}
+_hosts: dict[str, Host] = {}
 _announced: list[type] = []
 errors: dict[str, Exception] = {}
 
@@ -97,18 +95,18 @@ errors: dict[str, Exception] = {}
 def host_of(array: Array) -> Host:
     """The host of an array, by the root package of its type; `DEFAULT` for what nobody registered."""
     root = type(array).__module__.partition(".")[0]
-    host = _loaded.get(root)
-    return _load(root) if host is None else host
+    _ready(root)
+    return _hosts[root]
 
 
 def announce(cls: type) -> None:
     """Make a class a pytree of every framework that is imported by now, and of each that comes later."""
     for root in _entries:
-        if root in sys.modules and root not in _loaded:
-            _load(root)
+        if root in sys.modules:
+            _ready(root)
     if cls not in _announced:
         _announced.append(cls)
-        for host in set(_loaded.values()):
+        for host in set(_hosts.values()):
             host.register(cls)
 
 
@@ -122,18 +120,24 @@ def beside(array: Array) -> dict[str, Any]:
     return on(host_of(array).device_of(array))
 
 
-def _load(root: str) -> Host:
+def _ready(root: str) -> None:
+    if root in _hosts:
+        return
     host = DEFAULT
     if root in _entries:
         try:
             host = _entries[root].load()
         except Exception as error:
             errors[root] = error
-    if host not in _loaded.values():
+    if host not in _hosts.values():
         for cls in _announced:
             host.register(cls)
-    _loaded[root] = host
-    return host
+    _hosts[root] = host
 
+
+# The first array, or the first struct, may arrive while `torch.compile` records: it then calls these two functions
+# instead of tracing them.
+_ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
+announce._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 _entries.update((entry.name, entry) for entry in entry_points(group=_compat.HOSTS_GROUP))

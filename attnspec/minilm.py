@@ -120,7 +120,7 @@ def tokenize(texts: Sequence[str]) -> Tokens:
     if longest > POSITIONS:
         at = lengths.index(longest)
         msg = (
-            f"text {at} has {longest} tokens, the model has positions for {POSITIONS}. "
+            f"the text {texts[at][:20]!r}... has {longest} tokens, the model has positions for {POSITIONS}. "
             "Split the text and embed its parts."
         )
         raise OptionError(msg)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,7 +193,8 @@ def _target(rng: Key, like: Any) -> tuple[Namespace, Array]:
 
 
 def _scope(rng: Key, place: Array = None) -> Any:
-    return host_of(_words(rng)[1] if place is None else place).scope()
+    place = _words(rng)[1] if place is None else place
+    return nullcontext() if isinstance(place, int) else host_of(place).scope()
 
 
 def _int32(x: Array) -> Array:

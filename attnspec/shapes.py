@@ -74,7 +74,7 @@ def attention_axes(q: Array, k: Array, v: Array) -> Axes:
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """The shape that they broadcast to, from the right; equal or 1."""
-    rank = max(map(len, shapes), default=0)
+    rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     lengths = [{n for n in axis if n != 1} for axis in zip(*padded, strict=True)]
     if any(len(axis) > 1 for axis in lengths):
@@ -115,8 +115,8 @@ def floating(**arrays: Array) -> None:
 
 def together(**arrays: Array) -> None:
     """All of one framework and one device."""
-    _compat.namespace(*arrays.values())
     devices = {name: host_of(x).device_of(x) for name, x in arrays.items()}
+    _compat.namespace(*arrays.values())
     first = next(iter(devices.values()))
     if any(d != first for d in devices.values()):
         listed = ", ".join(f"{name} on {d}" for name, d in devices.items())

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
+import array_api_compat.torch as xp
 import torch
 from torch.utils import _pytree
 
+from attnspec._compat import remember
 from attnspec.host import Host
 from attnspec.struct import flatten, unflatten
 
@@ -91,6 +93,10 @@ def register(cls: type) -> None:
         lambda children, aux: unflatten(cls, aux, children),
     )
 
+
+# `torch.compile` warns where it has to trace through array-api-compat's caches.
+for kind in (torch.Tensor, torch.nn.Parameter):
+    remember(kind, xp)
 
 HOST = Host(
     scope=scope,
