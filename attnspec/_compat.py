@@ -27,7 +27,7 @@ def is_array(x: object) -> TypeGuard[Array]:
     return not isinstance(x, ModuleType) and all(hasattr(x, name) for name in ("dtype", "shape", "ndim"))
 
 
-# By the name of the type, because `torch.compile` guards on no other keys, and filled by hosts alone, because it must not
+# By the name of the type, because `torch.compile` guards on no other keys; filled by hosts alone, because it must not
 # change while a program is being recorded.
 _namespaces: dict[str, Namespace] = {}
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class Kernel:
     """A fused implementation, wrapped so that the REQUIRED clauses hold.
 
-    Both take a `request.Request`. `supports` reads static facts only (shapes, dtypes, device, kind of mask) and returns None, or why not.
+    Both functions take a `request.Request`. `supports` reads static facts only (shapes, dtypes, device, kind of mask)
+    and returns None, or why not.
     `rounds_weights`: the weights are rounded once to a half-precision input dtype before the product with v (PATH-2).
     """
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import _compat, registry
+from .. import registry
 from .._compat import FLOATING, Array
 from ..backend import VARIABLE, Backend, choose
 from ..errors import OptionError
@@ -63,7 +63,7 @@ def numbers(backend: Backend, array: Array) -> Any:
     try:
         return backend.to_numpy(array)
     except NotImplementedError:
-        name = device_name(_compat.device(array))
+        name = device_name(array.device)
         raise OptionError(f"device {name!r} computes shapes, no numbers. Choose another device.") from None
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from rich.table import Table
 from rich.text import Text
 
-from .. import _compat, registry
+from .. import registry
 from .._compat import Array
 from ..backend import Backend
 from ..errors import AttnspecError
@@ -72,7 +72,7 @@ def _timed(backend: Backend, work: Work) -> Outcome:
         seconds.append(perf_counter() - start)
     first, *again = seconds
     arrays = tuple(numbers(backend, array) for array in results)
-    return Outcome(backend.name, device_name(_compat.device(results[0])), first, min(again), arrays)
+    return Outcome(backend.name, device_name(results[0].device), first, min(again), arrays)
 
 
 def _apart(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> float:

@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import (
-    LayerParams,
-    random,
-    transformer_layer,
-    window,
-)
+from .. import LayerParams, random, transformer_layer, window
 from .._compat import Array, namespace
 from ..backend import Backend
 from .compare import Work

@@ -1,0 +1,87 @@
+"""Arrays to ask about. Every axis has a size of its own, so that no axis can stand in for another unnoticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import masks
+from .masks import Array
+from .trials import Call
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+def rounded(x: Array, dtype: str) -> Array:
+    """The nearest numbers that the dtype has, as float64 or, where NumPy has the dtype, in it."""
+    if dtype != "bfloat16":
+        return np.asarray(x, dtype)
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    even = bits + 0x7FFF + (bits >> 16 & 1)
+    return (even & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def normal(seed: int, *shape: int, dtype: str = "float32", size: float = 1.0) -> Array:
+    """Normal numbers, rounded to the dtype."""
+    return rounded(np.random.default_rng(seed).standard_normal(shape) * size, dtype)
+
+
+def problem(
+    seed: int = 0,
+    lead: tuple[int, ...] = (2,),
+    H: int = 6,
+    G: int | None = None,
+    Q: int = 5,
+    K: int = 7,
+    D: int = 4,
+    E: int = 3,
+    dtype: str = "float32",
+    size: float = 1.0,
+    **options: Any,
+) -> Call:
+    """A call with normal q, k and v."""
+    G = H if G is None else G
+    return Call(
+        q=normal(seed, *lead, H, Q, D, dtype=dtype, size=size),
+        k=normal(seed + 1, *lead, G, K, D, dtype=dtype, size=size),
+        v=normal(seed + 2, *lead, G, K, E, dtype=dtype),
+        dtype=dtype,
+        **options,
+    )
+
+
+def beyond_a_tile(**options: Any) -> Call:
+    """More queries and more keys than one tile of any size that caches suggest; odd sizes, so that a rest is left."""
+    return problem(2, lead=(), H=1, Q=513, K=525, D=2, E=3, **options)
+
+
+def small_integers(seed: int, *shape: int, high: int = 4) -> Array:
+    """Integers in float32: with a power of two for a scale, every score is exact and the bound is at its tightest."""
+    return np.random.default_rng(seed).integers(-high, high + 1, shape).astype(np.float32)
+
+
+def exact_logits(seed: int = 0, Q: int = 5, K: int = 7, **options: Any) -> Call:
+    """A problem whose scores have no rounding error: D = 4 and small integers."""
+    return Call(
+        q=small_integers(seed, 2, 6, Q, 4),
+        k=small_integers(seed + 1, 2, 6, K, 4),
+        v=normal(seed + 2, 2, 6, K, 3),
+        **options,
+    )
+
+
+def some_mask(seed: int, *shape: int, share: float = 0.6) -> masks.Dense:
+    """A mask that shows about this share of the pairs."""
+    return masks.Dense(np.random.default_rng(seed).random(shape) < share)
+
+
+def constant(value: float, *shape: int) -> Array:
+    """One float32 number everywhere."""
+    return np.full(shape, value, np.float32)
+
+
+def uniform_values(values: list[float], Q: int, **options: Any) -> Call:
+    """Equal scores and one column of values: each output is the mean of the values that its query sees."""
+    column = np.array(values, np.float32)[:, None]
+    return Call(q=constant(0, Q, 1), k=constant(0, len(values), 1), v=column, **options)

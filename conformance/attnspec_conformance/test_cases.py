@@ -1,0 +1,140 @@
+"""Faults that were shipped outside attention proper, each as a test against its whole kind.
+
+Those of attention are laws, in `laws/recipes.py`; those of norms, caches and plug-ins stand with their clauses, and
+their tests name them: NO-01, NO-02, NO-04 (`test_norm`), FM-02 (`test_transforms`), PR-01 (the suite's own tests).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnspec
+from attnspec import random
+
+from . import oracle_random
+from .judges import near
+from .masks import Array
+from .problems import constant, normal
+
+SLOPES = {
+    8: [2.0**-n for n in range(1, 9)],
+    6: [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3],
+    12: [*(2.0**-n for n in range(1, 9)), 2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5],
+    1: [2.0**-8],
+    2: [2.0**-4, 2.0**-8],
+    3: [2.0**-4, 2.0**-8, 2.0**-2],
+}
+
+
+@pytest.mark.clause("SCORE-5")
+@pytest.mark.parametrize("heads", SLOPES)
+def test_bw_04_alibi_has_the_published_slopes(backend: Any, heads: int) -> None:
+    """ml-explore/mlx#3071. With one visible key beside the query's own, the ratio of weights is the slope."""
+    q, k = (backend.asarray(constant(0, heads, rows, 1)) for rows in (1, 2))
+    at = backend.asarray(np.array([1], np.int32))
+    weights = backend.to_numpy(attnspec.attention_weights(q, k, bias=attnspec.alibi(heads), q_positions=at))
+    slopes = np.log(weights[:, 0, 1].astype(np.float64) / weights[:, 0, 0])
+    assert np.all(np.abs(slopes - SLOPES[heads]) <= 16 * 2.0**-24), slopes
+
+
+@pytest.mark.clause("SCORE-5")
+def test_biases_add_up(backend: Any) -> None:
+    q, k, v = (backend.asarray(normal(n, 6, 5, 4)) for n in range(3))
+    distance = -np.abs(np.arange(5)[None, :] - np.arange(5)[:, None])
+    dense, slopes = normal(4, 6, 5, 5), np.array(SLOPES[6], np.float32)
+    both = (dense + slopes[:, None, None] * distance).astype(np.float32)
+    composed = attnspec.alibi(6) + backend.asarray(dense)
+    got, wanted = (
+        np.asarray(backend.to_numpy(attnspec.attention(q, k, v, bias=bias))).astype(np.float64)
+        for bias in (composed, backend.asarray(both))
+    )
+    largest = float(np.abs(both).max())
+    verdict = near("out", got, wanted, 16 * 2.0**-24 * largest * np.abs(backend.to_numpy(v)).max() * np.ones(()))
+    assert verdict.ok, verdict.message
+
+
+@pytest.mark.clause("DROPOUT-1")
+def test_do_01_a_layer_without_dropout_is_the_same_every_time(backend: Any) -> None:
+    """pytorch/pytorch#124464. There is no mode: the same arguments give the same bits."""
+    params = attnspec.MultiHeadParams.init(random.key(0), model_width=8, heads=2, like=backend.xp)
+    x = backend.asarray(normal(1, 5, 8))
+    option = attnspec.Dropout(0.5, random.key(3))
+    plain, dropped, again = (
+        backend.to_numpy(attnspec.multi_head_attention(params, x, dropout=d)) for d in (None, option, None)
+    )
+    np.testing.assert_array_equal(plain, again)
+    assert np.any(plain != dropped)
+
+
+@pytest.mark.clause("SCORE-1")
+def test_aa_03_arrays_without_axes_widen_nothing(backend: Any) -> None:
+    """pytorch/pytorch#58736. Options as 0-d arrays give what numbers give, in the dtype of the inputs."""
+    q, k, v = (backend.asarray(normal(n, 2, 5, 4)) for n in range(3))
+    half, two = (backend.asarray(np.array(x, np.float32)) for x in (0.5, 2.0))
+    by_array = attnspec.attention(q, k, v, scale=half, softcap=two)
+    by_number = attnspec.attention(q, k, v, scale=0.5, softcap=2.0)
+    assert by_array.dtype == by_number.dtype == q.dtype
+    np.testing.assert_array_equal(backend.to_numpy(by_array), backend.to_numpy(by_number))
+    eps = attnspec.layer_norm(q, eps=backend.asarray(np.array(1e-3, np.float32)))
+    assert eps.dtype == q.dtype
+
+
+@pytest.mark.clause("DROPOUT-3")
+def test_aa_02_words_wrap_and_shift_as_unsigned_ones(backend: Any) -> None:
+    """pytorch/pytorch#139124. Keys with the sign bit set draw what the definition draws."""
+    for words in ((0xFFFFFFFF, 0x80000000), (0x80000000, 0x9E3779B9), (0xFFFFFFFF, 0xFFFFFFFF)):
+        drawn = np.asarray(backend.to_numpy(random.bits(random.wrap(words), (9,), like=backend.xp)))
+        unsigned = drawn.astype(np.int64) & 0xFFFFFFFF
+        np.testing.assert_array_equal(unsigned, oracle_random.bits(words, (9,)))
+
+
+@pytest.mark.clause("DROPOUT-3")
+def test_pr_02_an_entry_is_kept_where_the_uniform_is_below_the_probability(backend: Any) -> None:
+    """Dao-AILab/flash-attention#180: u < 1 - p and u >= p keep as many entries, and other ones."""
+    rng, x = random.key(5), backend.asarray(constant(1, 400))
+    kept = backend.to_numpy(attnspec.dropout(x, 0.4, rng)) > 0
+    u = oracle_random.uniform(oracle_random.key(5), (400,))
+    np.testing.assert_array_equal(kept, u < np.float32(0.6))
+    assert np.any(kept != (u >= np.float32(0.4)))
+
+
+@pytest.mark.needs("jit")
+@pytest.mark.clause("PATH-1")
+def test_aa_04_norms_compile_without_looking_at_values(backend: Any) -> None:
+    """data-apis/array-api#84."""
+
+    def function(x: Array, gamma: Array, eps: Array) -> Array:
+        return attnspec.add_and_norm(x, x * x, gamma, eps=eps)
+
+    inputs = [backend.asarray(a) for a in (normal(1, 3, 8), normal(2, 8), np.array(1e-3, np.float32))]
+    eager, compiled = (np.asarray(backend.to_numpy(f(*inputs))) for f in (function, backend.jit(function)))
+    assert np.all(np.abs(eager - compiled) <= 64 * 2.0**-24 * np.abs(eager).max())
+
+
+@pytest.mark.clause("PATH-1")
+def test_aa_01_axes_are_always_named(backend: Any) -> None:
+    """data-apis/array-api-tests#367. Per-batch cache lengths place rows by gathering along an axis."""
+    empty = attnspec.Cache.empty(kv_heads=3, capacity=5, key_width=2, lead=(2,), like=backend.xp)
+    cache = attnspec.Cache(empty.k, empty.v, backend.asarray(np.array([0, 2], np.int32)))
+    rows = normal(1, 2, 3, 2, 2)
+    made = backend.asarray(rows)
+    longer = backend.to_numpy(cache.append(made, made).k)
+    np.testing.assert_array_equal(longer[0, :, :2], rows[0])
+    np.testing.assert_array_equal(longer[1, :, 2:4], rows[1])
+    assert not longer[0, :, 2:].any()
+    assert not longer[1, :, :2].any()
+
+
+@pytest.mark.clause("PATH-1")
+def test_mm_01_rules_hold_a_few_numbers_whatever_the_length(backend: Any) -> None:
+    """Blaizzy/mlx-embeddings#68: 32 sequences of 32,768 would need 128 GB as one dense float mask."""
+    lengths = backend.asarray(np.full(32, 30000, np.int32))
+    rule = attnspec.causal() & attnspec.window(4096, 0) & attnspec.padding(lengths)
+    q, k = (backend.asarray(constant(0, 32, 1, rows, 1)) for rows in (1, 32768))
+    at = backend.asarray(np.array([30000], np.int32))
+    _, lse = attnspec.attention_with_lse(q, k, k, mask=rule, q_positions=at)
+    counted = np.exp(np.asarray(backend.to_numpy(lse)).astype(np.float64))
+    assert np.all(np.abs(counted - 4096) <= 4096 * 32768 * 2.0**-24)

@@ -1,0 +1,94 @@
+"""DROPOUT of an array, and what dropout refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnspec
+from attnspec.errors import OptionError
+
+from . import oracle_random
+from .bounds import UNIT
+from .problems import constant, normal, rounded
+
+RATES = (0.1, 0.25, 0.5, 0.9)
+
+
+def drop(backend: Any, x: Any, rate: Any, seed: int = 3, dtype: str = "float32") -> Any:
+    made = attnspec.dropout(backend.asarray(x, dtype=dtype), rate, attnspec.random.key(seed))
+    assert str(made.dtype).rpartition(".")[2] == dtype
+    return np.asarray(backend.to_numpy(made)).astype(np.float64)
+
+
+@pytest.mark.clause("DROPOUT-1")
+@pytest.mark.parametrize("rate", [0, 0.0])
+def test_rate_zero_gives_back_the_bits(backend: Any, rate: float) -> None:
+    x = normal(1, 3, 5)
+    x[0, 0], x[1, 1] = np.nan, np.inf
+    np.testing.assert_array_equal(drop(backend, x, rate), x)
+
+
+@pytest.mark.clause("DROPOUT-1")
+@pytest.mark.parametrize("rate", [1, 1.0])
+def test_rate_one_gives_exact_zeros_whatever_was_there(backend: Any, rate: float) -> None:
+    x = normal(1, 3, 5)
+    x[0, 0], x[1, 1] = np.nan, np.inf
+    np.testing.assert_array_equal(drop(backend, x, rate), np.zeros((3, 5)))
+
+
+@pytest.mark.clause("DROPOUT-1", "ERROR-1")
+@pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan"), float("inf")])
+def test_a_rate_outside_0_to_1_is_refused(backend: Any, rate: float) -> None:
+    x, rng = backend.asarray(normal(1, 3, 5)), attnspec.random.key(0)
+    with pytest.raises(OptionError, match=str(rate)):
+        attnspec.dropout(x, rate, rng)
+    with pytest.raises(OptionError, match=str(rate)):
+        attnspec.attention(x, x, x, dropout=attnspec.Dropout(rate, rng))
+
+
+@pytest.mark.clause("DROPOUT-2", "DROPOUT-3")
+@pytest.mark.parametrize("rate", RATES)
+def test_kept_entries_are_those_of_bernoulli_and_scaled(backend: Any, rate: float) -> None:
+    x = normal(1, 4, 7, 5)
+    keep = oracle_random.bernoulli(oracle_random.key(3), 1 - rate, x.shape)
+    got, wanted = drop(backend, x, rate), np.where(keep, x / (1 - rate), 0.0)
+    assert np.all(np.abs(got - wanted) <= 4 * UNIT["float32"] * np.abs(wanted))
+
+
+def half(backend: Any, dtype: str) -> None:
+    x = normal(1, 4, 7, dtype=dtype)
+    keep = oracle_random.bernoulli(oracle_random.key(3), 0.75, x.shape)
+    wanted = np.where(keep, x.astype(np.float64) / 0.75, 0.0)
+    allowed = (UNIT[dtype] + 5 * UNIT["float32"]) * np.abs(wanted)
+    assert np.all(np.abs(drop(backend, x, 0.25, dtype=dtype) - wanted) <= allowed)
+
+
+@pytest.mark.clause("DROPOUT-2")
+@pytest.mark.needs("float16")
+def test_float16_is_scaled_in_float32(backend: Any) -> None:
+    half(backend, "float16")
+
+
+@pytest.mark.clause("DROPOUT-2")
+@pytest.mark.needs("bfloat16")
+def test_bfloat16_is_scaled_in_float32(backend: Any) -> None:
+    half(backend, "bfloat16")
+
+
+@pytest.mark.clause("DROPOUT-3")
+def test_the_seed_decides_and_nothing_else(backend: Any) -> None:
+    x = constant(1, 4, 50)
+    first, again, other = (drop(backend, x, 0.5, seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+
+
+@pytest.mark.clause("DROPOUT-2")
+def test_dropped_values_cannot_be_observed(backend: Any) -> None:
+    x = normal(1, 4, 9)
+    keep = oracle_random.bernoulli(oracle_random.key(3), 0.5, x.shape)
+    poisoned = rounded(np.where(keep, x, np.nan), "float32")
+    np.testing.assert_array_equal(drop(backend, poisoned, 0.5), drop(backend, x, 0.5))

@@ -1,0 +1,285 @@
+"""MULTIHEAD: projections around attention, layers and stacks, decoding with a cache, rotation by position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnspec
+from attnspec.errors import CacheError, OptionError, ShapeError
+
+from . import masks, oracle_layers
+from .bounds import UNIT, inside
+from .judges import near
+from .masks import Array
+from .oracle_layers import Value
+from .problems import constant, normal, some_mask
+from .trials import Call
+
+U = UNIT["float32"]
+SIZES = {
+    "plain": {"M": 12, "C": 12, "H": 4, "G": 4, "D": 3, "E": 3},
+    "widths of their own": {"M": 10, "C": 10, "H": 4, "G": 4, "D": 3, "E": 6},
+    "grouped": {"M": 10, "C": 10, "H": 6, "G": 3, "D": 2, "E": 5},
+    "cross": {"M": 10, "C": 8, "H": 6, "G": 2, "D": 4, "E": 3},
+}
+
+
+def weights_of(sizes: dict[str, int], biases: bool = True) -> dict[str, Array | None]:
+    """The arrays of MultiHeadParams, with biases that are not zero."""
+    M, C, H, G, D, E = (sizes[letter] for letter in "MCHGDE")
+    shapes: dict[str, tuple[int, ...]] = {"wq": (M, H, D), "wk": (C, G, D), "wv": (C, G, E), "wo": (H, E, M)}
+    shapes |= {"bq": (H, D), "bk": (G, D), "bv": (G, E), "bo": (M,)}
+    made: dict[str, Array | None] = {}
+    for n, (name, shape) in enumerate(shapes.items()):
+        size = 0.5 if name[0] == "b" else shape[0] ** -0.5
+        made[name] = normal(20 + n, *shape, size=size) if biases or name[0] == "w" else None
+    return made
+
+
+def parameters(backend: Any, arrays: dict[str, Array | None]) -> attnspec.MultiHeadParams:
+    return attnspec.MultiHeadParams(**{n: None if a is None else backend.asarray(a) for n, a in arrays.items()})
+
+
+def close(backend: Any, name: str, got: Any, wanted: Value) -> None:
+    verdict = near(name, np.asarray(backend.to_numpy(got)).astype(np.float64), wanted.exact, wanted.error)
+    assert verdict.ok, verdict.message
+
+
+def nothing(**options: Any) -> Call:
+    """The options of attention, without arrays."""
+    return Call(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), **options)
+
+
+@pytest.mark.clause("MULTIHEAD-1", "MULTIHEAD-3")
+@pytest.mark.parametrize("name", SIZES)
+def test_multi_head_attention_is_its_definition(backend: Any, name: str) -> None:
+    arrays = weights_of(SIZES[name], biases=name != "grouped")
+    x = normal(1, 2, 5, SIZES[name]["M"])
+    context = normal(2, 2, 7, SIZES[name]["C"]) if name == "cross" else None
+    params, made = parameters(backend, arrays), backend.asarray(x)
+    other = None if context is None else backend.asarray(context)
+    wanted = oracle_layers.multi_head(
+        arrays, Value.given(x), Value.given(x if context is None else context), nothing(), U
+    )
+    close(backend, "y", attnspec.multi_head_attention(params, made, other), wanted["y"])
+    close(backend, "heads", attnspec.multi_head_outputs(params, made, other), wanted["heads"])
+    close(backend, "weights", attnspec.multi_head_weights(params, made, other), wanted["weights"])
+
+
+@pytest.mark.clause("MULTIHEAD-3")
+def test_every_option_of_attention_reaches_the_heads(backend: Any) -> None:
+    arrays, seen, bias = weights_of(SIZES["grouped"]), some_mask(3, 6, 5, 5), normal(4, 6, 5, 5)
+    sink, x = normal(5, 6), normal(1, 2, 5, 10)
+    call = nothing(mask=masks.Both(masks.Causal(1), seen), bias=bias, scale=0.4, softcap=2.0, sink=sink)
+    options = {
+        "mask": attnspec.causal(1) & backend.asarray(seen.array),
+        "bias": backend.asarray(bias),
+        "scale": 0.4,
+        "softcap": 2.0,
+        "sink": backend.asarray(sink),
+    }
+    params, made = parameters(backend, arrays), backend.asarray(x)
+    wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), call, U)
+    close(backend, "weights", attnspec.multi_head_weights(params, made, **options), wanted["weights"])
+    close(backend, "y", attnspec.multi_head_attention(params, made, **options), wanted["y"])
+    dropped = call.but(dropout=masks.Dropout(0.25, 7))
+    wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), dropped, U)
+    drop = attnspec.Dropout(0.25, attnspec.random.key(7))
+    close(backend, "y", attnspec.multi_head_attention(params, made, dropout=drop, **options), wanted["y"])
+
+
+@pytest.mark.clause("MULTIHEAD-1")
+def test_the_scale_is_of_the_head_width(backend: Any) -> None:
+    """HD-03: karpathy/ng-video-lecture#6. One head of width 4 out of a model of width 16, known weights."""
+    zero = constant(0, 16, 4, 4)
+    eye: Array = np.eye(16, dtype=np.float32).reshape(16, 4, 4)
+    wv = zero.copy()
+    wv[0, :, 0] = 1
+    params = parameters(backend, {"wq": eye, "wk": eye, "wv": wv, "wo": constant(0, 4, 4, 16)})
+    x = constant(0, 2, 16)
+    x[0] = 1
+    heads = backend.to_numpy(attnspec.multi_head_outputs(params, backend.asarray(x)))
+    assert abs(float(heads[2, 0, 0]) - 0.8807970779778823) <= 24 * U
+
+
+@pytest.mark.clause("MULTIHEAD-1", "ERROR-1")
+def test_widths_that_do_not_fit_are_refused(backend: Any) -> None:
+    params = parameters(backend, weights_of(SIZES["cross"]))
+    x, context = backend.asarray(normal(1, 2, 5, 10)), backend.asarray(normal(2, 2, 7, 8))
+    with pytest.raises(ShapeError, match=r"context.*\(2, 5, 10\).*8"):
+        attnspec.multi_head_attention(params, x)
+    with pytest.raises(ShapeError, match=r"x.*\(2, 7, 8\).*10"):
+        attnspec.multi_head_attention(params, context, context)
+    rng = attnspec.random.key(0)
+    with pytest.raises(ShapeError, match=r"10.*4"):
+        attnspec.MultiHeadParams.init(rng, model_width=10, heads=4, like=backend.xp)
+    with pytest.raises(ShapeError, match=r"6.*4"):
+        attnspec.MultiHeadParams.init(rng, model_width=12, heads=6, kv_heads=4, like=backend.xp)
+
+
+def layer(backend: Any, order: Any, **options: Any) -> attnspec.LayerParams:
+    sizes: dict[str, Any] = {"model_width": 12, "heads": 4, "kv_heads": 2, "hidden_width": 20, **options}
+    return attnspec.LayerParams.init(attnspec.random.key(3), order=order, like=backend.xp, **sizes)
+
+
+@pytest.mark.clause("MULTIHEAD-2")
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_a_stack_keeps_the_rows_of_its_input_at_any_length(backend: Any, order: Any) -> None:
+    """PD-02: pytorch/pytorch#97111. The shape is that of the input, and padded rows do not change the others."""
+    params = attnspec.StackParams.init(
+        attnspec.random.key(1), depth=2, order=order, model_width=12, heads=4, hidden_width=20, like=backend.xp
+    )
+    x = normal(2, 2, 5, 12)
+    for rows in (5, 1, 0):
+        made = backend.asarray(np.ascontiguousarray(x[:, :rows]))
+        assert tuple(attnspec.transformer_stack(params, made).shape) == (2, rows, 12)
+    padded = attnspec.padding(backend.asarray(np.array([3, 3], np.int32)))
+    poisoned = x.copy()
+    poisoned[:, 3:] = 1e4
+    one, other = (
+        backend.to_numpy(attnspec.transformer_stack(params, backend.asarray(a), mask=padded)) for a in (x, poisoned)
+    )
+    np.testing.assert_array_equal(one[:, :3], other[:, :3])
+    assert one.shape == (2, 5, 12)
+
+
+@pytest.mark.clause("MULTIHEAD-2", "NORM-2")
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_a_layer_composes_its_parts_in_its_order(backend: Any, order: Any) -> None:
+    params, x = layer(backend, order), backend.asarray(normal(2, 2, 5, 12))
+    attended = params.attention
+
+    def norm(a: Any, p: Any) -> Any:
+        return attnspec.layer_norm(a, p.gamma, p.beta, eps=p.eps)
+
+    if order == "post":
+        h = attnspec.add_and_norm(
+            x, attnspec.multi_head_attention(attended, x), params.norm_attention.gamma, params.norm_attention.beta
+        )
+        wanted = attnspec.add_and_norm(
+            h,
+            attnspec.feed_forward(params.feed_forward, h),
+            params.norm_feed_forward.gamma,
+            params.norm_feed_forward.beta,
+        )
+    else:
+        h = x + attnspec.multi_head_attention(attended, norm(x, params.norm_attention))
+        wanted = h + attnspec.feed_forward(params.feed_forward, norm(h, params.norm_feed_forward))
+    got = attnspec.transformer_layer(params, x)
+    np.testing.assert_array_equal(backend.to_numpy(got), backend.to_numpy(wanted))
+    with pytest.raises(OptionError, match="middle"):
+        layer(backend, "middle")
+
+
+SPLITS = ((7,), (3, 4), (1, 1, 1, 1, 1, 1, 1), (2, 0, 5), (6, 1))
+
+
+@pytest.mark.clause("MULTIHEAD-4", "MULTIHEAD-3")
+@pytest.mark.parametrize("split", SPLITS)
+def test_prefill_and_any_split_of_steps_equal_one_causal_call(backend: Any, split: tuple[int, ...]) -> None:
+    arrays, x = weights_of(SIZES["grouped"]), normal(1, 2, 7, 10)
+    params = parameters(backend, arrays)
+    wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), nothing(mask=masks.Causal()), U)["y"]
+    cache, start = attnspec.Cache.of(params, capacity=9, lead=(2,)), 0
+    for rows in split:
+        part = backend.asarray(np.ascontiguousarray(x[:, start : start + rows]))
+        y, cache = attnspec.multi_head_attention_with_cache(params, part, cache)
+        here = np.s_[:, start : start + rows]
+        close(backend, "y", y, Value(wanted.exact[here], wanted.error[here]))
+        start += rows
+    assert int(cache.length) == 7
+
+
+@pytest.mark.clause("MULTIHEAD-4")
+def test_the_unwritten_rows_of_a_cache_are_never_read(backend: Any) -> None:
+    """NL-02: Lightning-AI/litgpt#2248. Poison in the tail; the lengths are arrays, one for each batch."""
+    arrays, x = weights_of(SIZES["grouped"]), normal(1, 2, 4, 10)
+    params = parameters(backend, arrays)
+    empty = attnspec.Cache.of(params, capacity=9, lead=(2,))
+    k, v = (backend.asarray(constant(np.nan, *a.shape)) for a in (empty.k, empty.v))
+    cache = attnspec.Cache(k, v, backend.asarray(np.zeros(2, np.int32)))
+    wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), nothing(mask=masks.Causal()), U)["y"]
+    for start, stop in ((0, 3), (3, 4)):
+        part = backend.asarray(np.ascontiguousarray(x[:, start:stop]))
+        y, cache = attnspec.multi_head_attention_with_cache(params, part, cache)
+        close(backend, "y", y, Value(wanted.exact[:, start:stop], wanted.error[:, start:stop]))
+    np.testing.assert_array_equal(backend.to_numpy(cache.length), [4, 4])
+
+
+@pytest.mark.clause("MULTIHEAD-4", "ERROR-1")
+def test_writing_past_the_end_raises_and_writes_nothing(backend: Any) -> None:
+    params = parameters(backend, weights_of(SIZES["grouped"]))
+    cache = attnspec.Cache.of(params, capacity=4)
+    x = backend.asarray(normal(1, 3, 10))
+    _, cache = attnspec.multi_head_attention_with_cache(params, x, cache)
+    with pytest.raises(CacheError, match=r"4 rows, 3 .*3 more"):
+        attnspec.multi_head_attention_with_cache(params, x, cache)
+    assert cache.length == 3
+
+
+@pytest.mark.clause("MULTIHEAD-4")
+def test_where_lengths_are_arrays_overflow_is_nan_for_good(backend: Any) -> None:
+    params = parameters(backend, weights_of(SIZES["grouped"]))
+    empty = attnspec.Cache.of(params, capacity=4, lead=(2,))
+    cache = attnspec.Cache(empty.k, empty.v, backend.asarray(np.array([0, 2], np.int32)))
+    x = backend.asarray(normal(1, 2, 2, 10))
+    for lengths, bad in (([2, 4], ()), ([4, -1], (1,)), ([-1, -1], (0, 1)), ([-1, -1], (0, 1))):
+        y, cache = attnspec.multi_head_attention_with_cache(params, x, cache)
+        np.testing.assert_array_equal(backend.to_numpy(cache.length), lengths)
+        whole = np.isnan(backend.to_numpy(y)).all(axis=(1, 2))
+        np.testing.assert_array_equal(np.flatnonzero(whole), bad)
+        assert np.isfinite(np.delete(backend.to_numpy(y), bad, axis=0)).all()
+
+
+@pytest.mark.clause("MULTIHEAD-4", "MULTIHEAD-2")
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_a_layer_decodes_what_it_computes_at_once(backend: Any, order: Any) -> None:
+    """Rows of one layer differ by no more than rounding: 64 u of the largest, for two products, norms and a sum."""
+    params, x = layer(backend, order), normal(2, 2, 6, 12)
+    whole = backend.to_numpy(attnspec.transformer_layer(params, backend.asarray(x), mask=attnspec.causal()))
+    cache, rows = attnspec.Cache.of(params.attention, capacity=6, lead=(2,)), []
+    for start, stop in ((0, 4), (4, 5), (5, 6)):
+        part = backend.asarray(np.ascontiguousarray(x[:, start:stop]))
+        y, cache = attnspec.transformer_layer_with_cache(params, part, cache)
+        rows.append(backend.to_numpy(y))
+    assert np.all(np.abs(np.concatenate(rows, axis=1) - whole) <= 64 * 12 * U * np.abs(whole).max())
+
+
+def rotation(backend: Any, x: Array, positions: Array, dtype: str = "float32", **options: Any) -> None:
+    """The angle errs by a few u of a turn, whatever the position; each product and the sum round once."""
+    got = attnspec.rotary(backend.asarray(x, dtype=dtype), backend.asarray(positions), **options)
+    width = options.get("width") or x.shape[-1]
+    wanted = oracle_layers.rotary(x, positions, options.get("base", 10000.0), width, options.get("interleaved", False))
+    u = UNIT[inside(dtype)]
+    pairs = np.sqrt(np.sum(x.astype(np.float64) ** 2, axis=-1, keepdims=True))
+    error = 2 * np.pi * 8 * u * pairs + 4 * u * pairs
+    close(backend, "rotated", got, Value(wanted, np.broadcast_to(error, wanted.shape)).stored(dtype))
+
+
+@pytest.mark.clause("MULTIHEAD-1")
+def test_rotary_turns_pairs_by_their_position(backend: Any) -> None:
+    x, positions = normal(1, 2, 3, 5, 8), np.array([0, 1, 7, 1000, 99999], np.int32)
+    for options in ({}, {"interleaved": True}, {"width": 4}, {"base": 500.0}):
+        rotation(backend, x, positions, **options)
+    np.testing.assert_array_equal(
+        backend.to_numpy(attnspec.rotary(backend.asarray(x), backend.asarray(positions)))[..., 0, :], x[..., 0, :]
+    )
+
+
+@pytest.mark.clause("MULTIHEAD-1")
+@pytest.mark.needs("float64")
+def test_rotary_keeps_float64(backend: Any) -> None:
+    """At position 7: the product of a position and a frequency, rounded, keeps the angle to a few u."""
+    rotation(backend, normal(1, 2, 3, 3, 8, dtype="float64"), np.array([0, 1, 7], np.int32), dtype="float64")
+
+
+@pytest.mark.clause("MULTIHEAD-1", "ERROR-1")
+def test_rotary_refuses_odd_widths_and_float_positions(backend: Any) -> None:
+    x = backend.asarray(normal(1, 5, 7))
+    with pytest.raises(OptionError, match="7"):
+        attnspec.rotary(x, backend.asarray(np.arange(5, dtype=np.int32)))
+    with pytest.raises(TypeError, match="float32"):
+        attnspec.rotary(x, backend.asarray(np.arange(5, dtype=np.float32)), width=4)

@@ -1,0 +1,148 @@
+"""Random bits: the published answers of Threefry, the pure-Python oracle, and the same bits on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnspec import random
+from attnspec.prng import counters, threefry2x32
+
+from . import oracle_random
+
+pytestmark = pytest.mark.clause("DROPOUT-3")
+
+# (key, counter, result) of threefry2x32 with 20 rounds, from tests/kat_vectors of Random123 (D. E. Shaw Research).
+KNOWN = (
+    ((0x00000000, 0x00000000), (0x00000000, 0x00000000), (0x6B200159, 0x99BA4EFE)),
+    ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+    ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+)
+SEEDS = (0, 7, 2**32 - 1, 2**40 + 17, 2**64 - 1)
+SHAPES = ((), (1,), (0,), (2, 0, 3), (5,), (3, 4, 5))
+
+
+def unsigned(backend: Any, x: Any, width: int = 32) -> Any:
+    """What the bits are as unsigned integers."""
+    return np.asarray(backend.to_numpy(x)).astype(np.int64).astype(np.uint64) & np.uint64(2**width - 1)
+
+
+@pytest.mark.parametrize(("key", "counter", "wanted"), KNOWN)
+def test_threefry_gives_the_published_answers(backend: Any, key: Any, counter: Any, wanted: Any) -> None:
+    assert oracle_random.threefry(key, counter) == wanted
+    words = np.array([*key, *counter], np.uint32).view(np.int32)
+    k0, k1, c0, c1 = (backend.asarray(word[None]) for word in words)
+    got = [int(unsigned(backend, word)[0]) for word in threefry2x32((k0, k1), (c0, c1))]
+    assert got == list(wanted)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+def test_bits_are_those_of_the_definition(backend: Any, seed: int, width: int) -> None:
+    if width == 64 and "float64" not in backend.capabilities:
+        pytest.skip("no 64-bit integers without float64")
+    for shape in SHAPES:
+        drawn = random.bits(random.key(seed), shape, width=width, like=backend.xp)
+        wanted = oracle_random.bits(oracle_random.key(seed), shape, width)
+        assert tuple(drawn.shape) == shape
+        np.testing.assert_array_equal(unsigned(backend, drawn, width), wanted.astype(np.uint64))
+
+
+def test_keys_are_split_and_folded_by_the_definition(backend: Any) -> None:
+    for seed in SEEDS:
+        rng, words = random.key(seed), oracle_random.key(seed)
+        for key, wanted in zip(random.split(rng, 3), oracle_random.split(words, 3), strict=True):
+            drawn = unsigned(backend, random.bits(key, (4,), like=backend.xp))
+            np.testing.assert_array_equal(drawn, oracle_random.bits(wanted, (4,)))
+        for data in (0, 1, 2**31 + 5):
+            drawn = unsigned(backend, random.bits(random.fold_in(rng, data), (4,), like=backend.xp))
+            np.testing.assert_array_equal(drawn, oracle_random.bits(oracle_random.fold_in(words, data), (4,)))
+
+
+def test_uniform_has_the_bits_of_the_definition(backend: Any) -> None:
+    for seed in SEEDS:
+        drawn = backend.to_numpy(random.uniform(random.key(seed), (3, 37), like=backend.xp))
+        assert drawn.dtype == np.float32
+        np.testing.assert_array_equal(drawn, oracle_random.uniform(oracle_random.key(seed), (3, 37)))
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-9, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
+def test_bernoulli_is_uniform_below_p(backend: Any, p: float) -> None:
+    drawn = backend.to_numpy(random.bernoulli(random.key(3), p, (5, 41), like=backend.xp))
+    np.testing.assert_array_equal(drawn, oracle_random.bernoulli(oracle_random.key(3), p, (5, 41)))
+
+
+def test_a_probability_may_be_an_array(backend: Any) -> None:
+    p = backend.asarray(np.array(0.3, np.float32))
+    drawn = backend.to_numpy(random.bernoulli(random.key(4), p, (5, 41), like=backend.xp))
+    np.testing.assert_array_equal(drawn, oracle_random.bernoulli(oracle_random.key(4), 0.3, (5, 41)))
+
+
+def test_normal_numbers_are_the_quantiles_of_the_uniform_ones(backend: Any) -> None:
+    """mpmath inverts erf; float32 erfinv of a value near 1 has the condition number that the bound carries."""
+    mpmath = pytest.importorskip("mpmath")
+    drawn = backend.to_numpy(random.normal(random.key(5), (400,), like=backend.xp)).astype(np.float64)
+    u = 2.0 * oracle_random.uniform(oracle_random.key(5), (400,)).astype(np.float64) - (1 - 2.0**-24)
+    wanted = np.array([float(mpmath.sqrt(2) * mpmath.erfinv(x)) for x in u])
+    slope = np.sqrt(np.pi / 2) * np.exp(wanted**2 / 2)
+    allowed = slope * 2.0**-24 + 8 * 2.0**-24 * np.abs(wanted)
+    assert np.all(np.abs(drawn - wanted) <= allowed), np.max(np.abs(drawn - wanted) / allowed)
+
+
+def test_draws_equal_those_of_jax(backend: Any) -> None:
+    jax = pytest.importorskip("jax")
+    for seed in (0, 11, 2**31 + 3):
+        theirs, ours = jax.random.key(seed), random.key(seed)
+        for width in (8, 16, 32):
+            wanted = np.asarray(jax.random.bits(theirs, (3, 5), f"uint{width}"))
+            drawn = unsigned(backend, random.bits(ours, (3, 5), width=width, like=backend.xp), width)
+            np.testing.assert_array_equal(drawn, wanted.astype(np.uint64))
+        uniform = backend.to_numpy(random.uniform(ours, (3, 5), like=backend.xp))
+        np.testing.assert_array_equal(uniform, np.asarray(jax.random.uniform(theirs, (3, 5), "float32")))
+        kept = backend.to_numpy(random.bernoulli(ours, 0.25, (3, 5), like=backend.xp))
+        np.testing.assert_array_equal(kept, np.asarray(jax.random.bernoulli(theirs, np.float32(0.25), (3, 5))))
+        for n, key in enumerate(random.split(ours, 3)):
+            wanted = np.asarray(jax.random.bits(jax.random.split(theirs, 3)[n], (4,)))
+            np.testing.assert_array_equal(unsigned(backend, random.bits(key, (4,), like=backend.xp)), wanted)
+        folded = random.bits(random.fold_in(ours, 9), (4,), like=backend.xp)
+        wanted = np.asarray(jax.random.bits(jax.random.fold_in(theirs, 9), (4,)))
+        np.testing.assert_array_equal(unsigned(backend, folded), wanted)
+        normal = backend.to_numpy(random.normal(ours, (3, 5), like=backend.xp)).astype(np.float64)
+        theirs_normal = np.asarray(jax.random.normal(theirs, (3, 5), "float32")).astype(np.float64)
+        slope = np.sqrt(np.pi / 2) * np.exp(theirs_normal**2 / 2)
+        allowed = 2 * (slope * 2.0**-24 + 8 * 2.0**-24 * np.abs(theirs_normal))
+        assert np.all(np.abs(normal - theirs_normal) <= allowed)
+
+
+def test_a_wrapped_key_of_jax_is_the_same_key(backend: Any) -> None:
+    jax = pytest.importorskip("jax")
+    theirs = jax.random.fold_in(jax.random.key(3), 4)
+    words = [int(word) for word in np.asarray(jax.random.key_data(theirs))]
+    drawn = unsigned(backend, random.bits(random.wrap(words), (6,), like=backend.xp))
+    np.testing.assert_array_equal(drawn, np.asarray(jax.random.bits(theirs, (6,))))
+    array = backend.asarray(np.array(words, np.uint32).view(np.int32))
+    np.testing.assert_array_equal(unsigned(backend, random.bits(random.wrap(array), (6,))), drawn)
+
+
+@pytest.mark.needs("float64")
+def test_float64_draws_are_made_of_two_words(backend: Any) -> None:
+    drawn = backend.to_numpy(random.uniform(random.key(6), (50,), dtype="float64", like=backend.xp))
+    words = oracle_random.bits(oracle_random.key(6), (50,), 64)
+    np.testing.assert_array_equal(drawn, (words >> np.uint64(12)).astype(np.float64) * 2.0**-52)
+
+
+def test_dropout_of_more_than_2_to_the_32_entries_does_not_repeat(backend: Any) -> None:
+    """The tile walk of attention reads the counter of the whole index space: two heads are 2**32 entries apart."""
+    xp = backend.xp
+    heads = xp.reshape(backend.asarray(np.arange(3, dtype=np.int32)), (3, 1))
+    keys = backend.asarray(np.array([0, 5, 2**31 - 1], np.int32))
+    high, low = counters([heads, keys], [2**32, 1], xp)
+    wanted = [[h, k] for h in range(3) for k in (0, 5, 2**31 - 1)]
+    got = zip(
+        np.ravel(np.broadcast_to(backend.to_numpy(high), (3, 3))).tolist(),
+        np.ravel(np.broadcast_to(backend.to_numpy(low), (3, 3))).tolist(),
+        strict=True,
+    )
+    assert [list(pair) for pair in got] == wanted

