@@ -104,10 +104,10 @@ def test_draws_equal_those_of_jax(backend: Any) -> None:
         kept = backend.to_numpy(random.bernoulli(ours, 0.25, (3, 5), like=backend.xp))
         np.testing.assert_array_equal(kept, np.asarray(jax.random.bernoulli(theirs, np.float32(0.25), (3, 5))))
         for n, key in enumerate(random.split(ours, 3)):
-            wanted = np.asarray(jax.random.bits(jax.random.split(theirs, 3)[n], (4,)))
+            wanted = np.asarray(jax.random.bits(jax.random.split(theirs, 3)[n], (4,), "uint32"))
             np.testing.assert_array_equal(unsigned(backend, random.bits(key, (4,), like=backend.xp)), wanted)
         folded = random.bits(random.fold_in(ours, 9), (4,), like=backend.xp)
-        wanted = np.asarray(jax.random.bits(jax.random.fold_in(theirs, 9), (4,)))
+        wanted = np.asarray(jax.random.bits(jax.random.fold_in(theirs, 9), (4,), "uint32"))
         np.testing.assert_array_equal(unsigned(backend, folded), wanted)
         normal = backend.to_numpy(random.normal(ours, (3, 5), like=backend.xp)).astype(np.float64)
         theirs_normal = np.asarray(jax.random.normal(theirs, (3, 5), "float32")).astype(np.float64)
@@ -121,7 +121,7 @@ def test_a_wrapped_key_of_jax_is_the_same_key(backend: Any) -> None:
     theirs = jax.random.fold_in(jax.random.key(3), 4)
     words = [int(word) for word in np.asarray(jax.random.key_data(theirs))]
     drawn = unsigned(backend, random.bits(random.wrap(words), (6,), like=backend.xp))
-    np.testing.assert_array_equal(drawn, np.asarray(jax.random.bits(theirs, (6,))))
+    np.testing.assert_array_equal(drawn, np.asarray(jax.random.bits(theirs, (6,), "uint32")))
     array = backend.asarray(np.array(words, np.uint32).view(np.int32))
     np.testing.assert_array_equal(unsigned(backend, random.bits(random.wrap(array), (6,))), drawn)
 
