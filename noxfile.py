@@ -1,10 +1,10 @@
 """One command, `nox`, checks everything: style and types, the wheel, the suite itself, and the suite on every backend.
 
-    nox                                     everything
-    nox -s "conformance(torch)"             one backend
-    nox -R -s "conformance(torch)" -- -k mask    environments as they are; the rest goes to pytest
-    nox -s memory                           the memory bounds of long sequences, on every backend
-    nox -s gpu                              the suite on torch's first CUDA device
+nox                                     everything
+nox -s "conformance(torch)"             one backend
+nox -R -s "conformance(torch)" -- -k mask    environments as they are; the rest goes to pytest
+nox -s memory                           the memory bounds of long sequences, on every backend
+nox -s gpu                              the suite on torch's first CUDA device
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def package(session: nox.Session) -> None:
     session.install("-q", "-c", "backends/numpy/constraints.txt", f"attnspec[numpy,conformance] @ {wheel.as_uri()}")
     session.chdir(dist)
     session.run("attnspec", "backends")
-    session.run("pytest", "-q", "-c", "/dev/null", "--rootdir", ".", *SUITE, "--attnspec-backend", "numpy", "-k", "mask")
+    session.run(
+        "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", *SUITE, "--attnspec-backend", "numpy", "-k", "mask"
+    )
 
 
 @nox.session
@@ -77,7 +79,9 @@ def conformance(session: nox.Session, backend: str) -> None:
 def memory(session: nox.Session, backend: str) -> None:
     """16,384 queries and keys in at most the output and 64 MB."""
     _install(session, backend)
-    session.run("pytest", "-q", *SUITE, "--attnspec-backend", backend, "--attnspec-slow", "-k", "memory", *session.posargs)
+    session.run(
+        "pytest", "-q", *SUITE, "--attnspec-backend", backend, "--attnspec-slow", "-k", "memory", *session.posargs
+    )
 
 
 @nox.session(default=False)

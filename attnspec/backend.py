@@ -12,15 +12,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
-
-import attnspec
 
 from . import registry
 from ._compat import Array, Namespace
 
 VARIABLE = "ATTNSPEC_BACKEND"
+_PACKAGE = import_module(__package__)
 
 
 class Backend(Protocol):
@@ -75,10 +75,10 @@ class _Chosen:
     def __getattr__(self, name: str) -> Any:
         if hasattr(self._module, name):
             return getattr(self._module, name)
-        return getattr(attnspec, name)
+        return getattr(_PACKAGE, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*dir(self._module), *attnspec.__all__})
+        return sorted({*dir(self._module), *_PACKAGE.__all__})
 
     def __repr__(self) -> str:
         return f"<attnspec backend {self._module.name!r}>"

@@ -95,6 +95,8 @@ def _scores(
         bias, finite = bias_tile(request.bias, q, k, request)
         if finite is not None:
             visible = finite if visible is None else visible & finite
+    if visible is not None and visible.ndim == 0:
+        visible = visible[None]
     scores = numerics.score(request, q_tile, k_tile, bias)
     return scores if visible is None else xp.where(visible, scores, -math.inf), visible
 

@@ -67,6 +67,9 @@ class Host:
     with_vjp
         `with_vjp(forward, backward)`: the function `forward(*arrays) -> results` (a tuple of arrays), differentiated
         by `backward(arrays, results, cotangents) -> gradients`. None: the framework has no autodiff.
+    threefry
+        `prng.rounds` as one operation, where a hundred small ones cost too much to record or to dispatch. None: they
+        do not.
     register
         Make a `Struct` subclass a pytree of the framework.
     device_of
@@ -80,6 +83,7 @@ class Host:
     traced: Callable[..., bool] = _never
     scan: Callable[[Callable[[Any, Any], tuple[Any, Any]], Any, int, int], tuple[Any, Any]] | None = None
     with_vjp: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]] | None = None
+    threefry: Callable[[tuple[Any, Any], tuple[Any, Any]], tuple[Any, Any]] | None = None
     register: Callable[[type], None] = _nothing
     device_of: Callable[[Array], Any] = _no_device
     kernels: tuple[Kernel, ...] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ._compat import Array, Namespace
+from .host import host_of
 
 Word = int | Array
 
@@ -19,6 +20,13 @@ _PARITY = 0x1BD11BDA
 
 def threefry2x32(rng: tuple[Word, Word], counter: tuple[Word, Word]) -> tuple[Word, Word]:
     """Two random words for a key of two words and a counter of two words."""
+    arrays = [word for word in (*counter, *rng) if not isinstance(word, int)]
+    native = host_of(arrays[0]).threefry if arrays else None
+    return rounds(rng, counter) if native is None else native(rng, counter)
+
+
+def rounds(rng: tuple[Word, Word], counter: tuple[Word, Word]) -> tuple[Word, Word]:
+    """The generator itself."""
     k0, k1 = rng
     ks = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0, x1 = wrap(counter[0] + ks[0]), wrap(counter[1] + ks[1])

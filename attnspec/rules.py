@@ -73,6 +73,9 @@ class Rule(Struct):
 def as_mask(mask: Mask | Array) -> Rule:
     """A rule from a boolean array (broadcast from the right to (..., H, Q, K)) or from any object with the contract.
 
+    `rule & array` calls it for you; inside `torch.compile`, which takes `rule & tensor` for an operation of its own,
+    write `rule & as_mask(tensor)`.
+
     Integer and float arrays raise `errors.MaskError`: libraries disagree on whether a 0/1 mask selects or is added.
     """
     if isinstance(mask, Rule):
@@ -300,7 +303,7 @@ def fits(name: str, x: Array, axes: Axes, tail: Shape | None) -> None:
     if same and broadcasts_to(shape, target):
         return
     letters = "(..., H, Q, K)" if tail is None else "(..., Q)" if tail == (-2,) else "(..., K)" if tail else "(...)"
-    msg = f"{name} has shape {shape}, which does not broadcast to {letters} = {target}."
+    msg = f"{name} has shape {shape}, which does not broadcast to {letters} = {target}: axes must be equal or 1."
     if tail is None and len(shape) == 3 and axes.lead and shape[0] == axes.lead[-1] != axes.H:
         inserted = (shape[0], 1, *shape[1:])
         msg += f" Rank 3 is (H, Q, K); for one mask a batch item insert the head axis: (B, 1, Q, K) = {inserted}."

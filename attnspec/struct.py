@@ -8,7 +8,7 @@ fields with the metadata `LEAF` (a random key's words, a cache's length), which 
 from __future__ import annotations
 
 from dataclasses import Field, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from .host import announce
 
@@ -19,6 +19,10 @@ LEAF = {"leaf": True}  # metadata of a field that is a leaf even when it holds a
 
 class Struct:
     """Base of the frozen dataclasses. Nothing here looks at a leaf: tree maps put odd things there."""
+
+    # The fields that were leaves when the struct was taken apart, if it has been: a transform that puts a number in
+    # place of an array means a leaf, whatever it looks like.
+    _leaves: ClassVar[tuple[str, ...] | None] = None
 
     def __post_init__(self) -> None:
         announce(type(self))
@@ -31,22 +35,24 @@ def flatten(struct: Struct) -> tuple[tuple[Any, ...], tuple[tuple[str, ...], tup
     static: list[tuple[str, Any]] = []
     for f in fields(struct):  # type: ignore[arg-type]
         value = getattr(struct, f.name)
-        if _is_static(f, value):
-            static.append((f.name, value))
-        else:
+        if _is_leaf(f, value) if struct._leaves is None else f.name in struct._leaves:
             names.append(f.name)
             children.append(value)
+        else:
+            static.append((f.name, value))
     return tuple(children), (tuple(names), tuple(static))
 
 
 def unflatten(cls: type[T], aux: tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], children: Any) -> T:
     """The struct that `flatten` took apart, with other children."""
     names, static = aux
-    return cls(**dict(zip(names, children, strict=True)), **dict(static))
+    struct = cls(**dict(zip(names, children, strict=True)), **dict(static))
+    object.__setattr__(struct, "_leaves", names)
+    return struct
 
 
-def _is_static(f: Field[Any], value: object) -> bool:
-    return not f.metadata.get("leaf") and _is_plain(value)
+def _is_leaf(f: Field[Any], value: object) -> bool:
+    return bool(f.metadata.get("leaf")) or not _is_plain(value)
 
 
 def _is_plain(value: object) -> bool:

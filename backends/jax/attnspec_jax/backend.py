@@ -9,6 +9,8 @@ import jax
 import jax.numpy as xp
 import numpy as np
 
+from attnspec.errors import DTypeError
+
 __all__ = [
     "asarray", "capabilities", "devices", "enable", "jit", "name", "synchronize", "to_numpy", "vjp", "vmap", "xp",
 ]  # fmt: skip
@@ -41,7 +43,7 @@ def asarray(x: Any, *, dtype: str | None = None, device: Any = None) -> Any:
             "JAX makes no float64 array until it is told to: call jax.config.update('jax_enable_x64', True) first, "
             "or pass dtype='float32'."
         )
-        raise TypeError(msg)
+        raise DTypeError(msg)
     return xp.asarray(x, dtype=dtype, device=device)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from attnspec.host import Host
+from attnspec.prng import rounds
 from attnspec.struct import flatten, unflatten
 
 
@@ -56,4 +57,12 @@ def _flatten_with_keys(struct: Any) -> Any:
     return keyed, aux
 
 
-HOST = Host(scope=scope, concrete=concrete, traced=traced, scan=scan, with_vjp=with_vjp, register=register)
+HOST = Host(
+    scope=scope,
+    concrete=concrete,
+    traced=traced,
+    scan=scan,
+    with_vjp=with_vjp,
+    threefry=jax.jit(rounds),
+    register=register,
+)

@@ -12,6 +12,7 @@ from torch.utils import _pytree
 
 from attnspec._compat import remember
 from attnspec.host import Host
+from attnspec.prng import rounds
 from attnspec.struct import flatten, unflatten
 
 
@@ -85,6 +86,38 @@ def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Calla
     return lambda *arrays: _WithVjp.apply(forward, backward, *arrays)
 
 
+@torch.library.custom_op("attnspec::threefry2x32", mutates_args=())  # type: ignore[untyped-decorator]
+def _threefry_op(
+    k0: torch.Tensor, k1: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return rounds((k0, k1), (c0, c1))
+
+
+@_threefry_op.register_fake  # type: ignore[untyped-decorator]
+def _(k0: torch.Tensor, k1: torch.Tensor, c0: torch.Tensor, c1: torch.Tensor) -> Any:
+    word = torch.empty_like(k0 + k1 + c0 + c1)
+    return word, torch.empty_like(word)
+
+
+@_threefry_op.register_vmap  # type: ignore[untyped-decorator]
+def _(info: Any, in_dims: Any, *words: torch.Tensor) -> Any:
+    rank = max(w.ndim - (d is not None) for w, d in zip(words, in_dims, strict=True))
+    fronted = [
+        w if d is None else w.movedim(d, 0)[(slice(None), *(None,) * (rank - w.ndim + 1))]
+        for w, d in zip(words, in_dims, strict=True)
+    ]
+    return _threefry_op(*fronted), (0, 0)
+
+
+def threefry(rng: tuple[Any, Any], counter: tuple[Any, Any]) -> Any:
+    """One operation while `torch.compile` records, whose fusion of the rounds takes time exponential in them."""
+    if not torch.compiler.is_compiling():
+        return rounds(rng, counter)
+    device = next(w.device for w in (*counter, *rng) if isinstance(w, torch.Tensor))
+    words = (torch.as_tensor(w, dtype=torch.int32, device=device) for w in (*rng, *counter))
+    return _threefry_op(*words)
+
+
 def register(cls: type) -> None:
     """Make a Struct a pytree of `torch.func` and `torch.compile`."""
     _pytree.register_pytree_node(
@@ -103,6 +136,7 @@ HOST = Host(
     concrete=concrete,
     traced=traced,
     with_vjp=with_vjp,
+    threefry=threefry,
     register=register,
     device_of=lambda x: x.device,
 )
