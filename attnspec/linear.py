@@ -16,9 +16,15 @@ def linear(x: Array, w: Array, b: Array | None = None, *, axes: int = 1) -> Arra
 
 def into_heads(x: Array, w: Array, b: Array | None) -> Array:
     """(..., Q, M) by (M, H, D) -> (..., H, Q, D)."""
-    return _compat.namespace(x).moveaxis(linear(x, w, b), -2, -3)
+    return _swapped(linear(x, w, b))
 
 
 def out_of_heads(heads: Array, w: Array, b: Array | None) -> Array:
     """(..., H, Q, E) by (H, E, M) -> (..., Q, M)."""
-    return linear(_compat.namespace(heads).moveaxis(heads, -3, -2), w, b, axes=2)
+    return linear(_swapped(heads), w, b, axes=2)
+
+
+def _swapped(x: Array) -> Array:
+    """The head axis and the sequence axis exchanged. (`moveaxis` has no batching rule in torch.)"""
+    n = x.ndim
+    return _compat.namespace(x).permute_dims(x, (*range(n - 3), n - 2, n - 3, n - 1))
