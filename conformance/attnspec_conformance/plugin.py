@@ -16,9 +16,10 @@ from attnspec import registry
 from attnspec.backend import choose
 from attnspec.errors import BackendError
 
-from . import known_failures, report
+from . import known_failures, placement, report
 from .clauses import CLAUSES
 from .laws import LAWS
+from .placement import Placed
 from .subjects import BackendSubject
 from .trials import Law
 
@@ -35,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="backend to judge (repeatable); default: every registered backend that loads",
     )
+    group.addoption(
+        "--attnspec-device",
+        metavar="DEV",
+        help="make every array on this device of the backend, by its name (cuda:0); default: the backend's own",
+    )
     group.addoption("--attnspec-slow", action="store_true", help="run the tests that take long or much memory")
 
 
@@ -46,7 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in ("error", "default::DeprecationWarning", "error::DeprecationWarning:attnspec"):
         config.addinivalue_line("filterwarnings", line)
     config.option.strict_markers = True
-    config.stash[_BACKENDS] = _load(config.getoption("attnspec_backend"))
+    config.stash[_BACKENDS] = _load(
+        config.getoption("attnspec_backend"), config.getoption("attnspec_device")
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -54,7 +62,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     loaded = [
         f"{name} ({entries[name][0].distribution} {entries[name][0].version})" for name in config.stash[_BACKENDS]
     ]
-    return [f"attnspec backends: {', '.join(loaded) or 'none'}"]
+    device = config.getoption("attnspec_device")
+    where = f", on {device}" if device else ""
+    return [f"attnspec backends: {', '.join(loaded) or 'none'}{where}"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -93,19 +103,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     report.write(terminalreporter)
 
 
-def _load(names: list[str]) -> dict[str, Any]:
-    """The backends asked for, all of which have to load, or those registered, as far as they do."""
+def _load(names: list[str], device: str | None) -> dict[str, Placed]:
+    """The backends asked for, all of which have to load and have the device, or those registered that do."""
     loaded = {}
     for name in names or registry.registered():
         try:
             backend = choose(name)
-        except BackendError as error:
+            if hasattr(backend, "enable"):
+                backend.enable("float64")
+            loaded[name] = Placed(backend, placement.find(backend, device) if device else None)
+        except (BackendError, LookupError) as error:
             if names:
                 raise pytest.UsageError(str(error)) from error
-            continue
-        if hasattr(backend, "enable"):
-            backend.enable("float64")
-        loaded[name] = backend
     return loaded
 
 

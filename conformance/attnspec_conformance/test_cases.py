@@ -59,7 +59,7 @@ def test_biases_add_up(backend: Any) -> None:
 @pytest.mark.clause("DROPOUT-1")
 def test_do_01_a_layer_without_dropout_is_the_same_every_time(backend: Any) -> None:
     """pytorch/pytorch#124464. There is no mode: the same arguments give the same bits."""
-    params = attnspec.MultiHeadParams.init(random.key(0), model_width=8, heads=2, like=backend.xp)
+    params = attnspec.MultiHeadParams.init(random.key(0), model_width=8, heads=2, like=backend.like)
     x = backend.asarray(normal(1, 5, 8))
     option = attnspec.Dropout(0.5, random.key(3))
     plain, dropped, again = (
@@ -86,7 +86,7 @@ def test_aa_03_arrays_without_axes_widen_nothing(backend: Any) -> None:
 def test_aa_02_words_wrap_and_shift_as_unsigned_ones(backend: Any) -> None:
     """pytorch/pytorch#139124. Keys with the sign bit set draw what the definition draws."""
     for words in ((0xFFFFFFFF, 0x80000000), (0x80000000, 0x9E3779B9), (0xFFFFFFFF, 0xFFFFFFFF)):
-        drawn = np.asarray(backend.to_numpy(random.bits(random.wrap(words), (9,), like=backend.xp)))
+        drawn = np.asarray(backend.to_numpy(random.bits(random.wrap(words), (9,), like=backend.like)))
         unsigned = drawn.astype(np.int64) & 0xFFFFFFFF
         np.testing.assert_array_equal(unsigned, oracle_random.bits(words, (9,)))
 
@@ -117,7 +117,7 @@ def test_aa_04_norms_compile_without_looking_at_values(backend: Any) -> None:
 @pytest.mark.clause("PATH-1")
 def test_aa_01_axes_are_always_named(backend: Any) -> None:
     """data-apis/array-api-tests#367. Per-batch cache lengths place rows by gathering along an axis."""
-    empty = attnspec.Cache.empty(kv_heads=3, capacity=5, key_width=2, lead=(2,), like=backend.xp)
+    empty = attnspec.Cache.empty(kv_heads=3, capacity=5, key_width=2, lead=(2,), like=backend.like)
     cache = attnspec.Cache(empty.k, empty.v, backend.asarray(np.array([0, 2], np.int32)))
     rows = normal(1, 2, 3, 2, 2)
     made = backend.asarray(rows)

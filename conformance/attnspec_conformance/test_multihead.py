@@ -115,14 +115,14 @@ def test_widths_that_do_not_fit_are_refused(backend: Any) -> None:
         attnspec.multi_head_attention(params, context, context)
     rng = attnspec.random.key(0)
     with pytest.raises(ShapeError, match=r"10.*4"):
-        attnspec.MultiHeadParams.init(rng, model_width=10, heads=4, like=backend.xp)
+        attnspec.MultiHeadParams.init(rng, model_width=10, heads=4, like=backend.like)
     with pytest.raises(ShapeError, match=r"6.*4"):
-        attnspec.MultiHeadParams.init(rng, model_width=12, heads=6, kv_heads=4, like=backend.xp)
+        attnspec.MultiHeadParams.init(rng, model_width=12, heads=6, kv_heads=4, like=backend.like)
 
 
 def layer(backend: Any, order: Any, **options: Any) -> attnspec.LayerParams:
     sizes: dict[str, Any] = {"model_width": 12, "heads": 4, "kv_heads": 2, "hidden_width": 20, **options}
-    return attnspec.LayerParams.init(attnspec.random.key(3), order=order, like=backend.xp, **sizes)
+    return attnspec.LayerParams.init(attnspec.random.key(3), order=order, like=backend.like, **sizes)
 
 
 @pytest.mark.clause("MULTIHEAD-2")
@@ -130,7 +130,7 @@ def layer(backend: Any, order: Any, **options: Any) -> attnspec.LayerParams:
 def test_a_stack_keeps_the_rows_of_its_input_at_any_length(backend: Any, order: Any) -> None:
     """PD-02: pytorch/pytorch#97111. The shape is that of the input, and padded rows do not change the others."""
     params = attnspec.StackParams.init(
-        attnspec.random.key(1), depth=2, order=order, model_width=12, heads=4, hidden_width=20, like=backend.xp
+        attnspec.random.key(1), depth=2, order=order, model_width=12, heads=4, hidden_width=20, like=backend.like
     )
     x = normal(2, 2, 5, 12)
     for rows in (5, 1, 0):

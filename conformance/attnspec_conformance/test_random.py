@@ -44,7 +44,7 @@ def test_bits_are_those_of_the_definition(backend: Any, seed: int, width: int) -
     if width == 64 and "float64" not in backend.capabilities:
         pytest.skip("no 64-bit integers without float64")
     for shape in SHAPES:
-        drawn = random.bits(random.key(seed), shape, width=width, like=backend.xp)
+        drawn = random.bits(random.key(seed), shape, width=width, like=backend.like)
         wanted = oracle_random.bits(oracle_random.key(seed), shape, width)
         assert tuple(drawn.shape) == shape
         np.testing.assert_array_equal(unsigned(backend, drawn, width), wanted.astype(np.uint64))
@@ -54,36 +54,36 @@ def test_keys_are_split_and_folded_by_the_definition(backend: Any) -> None:
     for seed in SEEDS:
         rng, words = random.key(seed), oracle_random.key(seed)
         for key, wanted in zip(random.split(rng, 3), oracle_random.split(words, 3), strict=True):
-            drawn = unsigned(backend, random.bits(key, (4,), like=backend.xp))
+            drawn = unsigned(backend, random.bits(key, (4,), like=backend.like))
             np.testing.assert_array_equal(drawn, oracle_random.bits(wanted, (4,)))
         for data in (0, 1, 2**31 + 5):
-            drawn = unsigned(backend, random.bits(random.fold_in(rng, data), (4,), like=backend.xp))
+            drawn = unsigned(backend, random.bits(random.fold_in(rng, data), (4,), like=backend.like))
             np.testing.assert_array_equal(drawn, oracle_random.bits(oracle_random.fold_in(words, data), (4,)))
 
 
 def test_uniform_has_the_bits_of_the_definition(backend: Any) -> None:
     for seed in SEEDS:
-        drawn = backend.to_numpy(random.uniform(random.key(seed), (3, 37), like=backend.xp))
+        drawn = backend.to_numpy(random.uniform(random.key(seed), (3, 37), like=backend.like))
         assert drawn.dtype == np.float32
         np.testing.assert_array_equal(drawn, oracle_random.uniform(oracle_random.key(seed), (3, 37)))
 
 
 @pytest.mark.parametrize("p", [0.0, 1e-9, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
 def test_bernoulli_is_uniform_below_p(backend: Any, p: float) -> None:
-    drawn = backend.to_numpy(random.bernoulli(random.key(3), p, (5, 41), like=backend.xp))
+    drawn = backend.to_numpy(random.bernoulli(random.key(3), p, (5, 41), like=backend.like))
     np.testing.assert_array_equal(drawn, oracle_random.bernoulli(oracle_random.key(3), p, (5, 41)))
 
 
 def test_a_probability_may_be_an_array(backend: Any) -> None:
     p = backend.asarray(np.array(0.3, np.float32))
-    drawn = backend.to_numpy(random.bernoulli(random.key(4), p, (5, 41), like=backend.xp))
+    drawn = backend.to_numpy(random.bernoulli(random.key(4), p, (5, 41), like=backend.like))
     np.testing.assert_array_equal(drawn, oracle_random.bernoulli(oracle_random.key(4), 0.3, (5, 41)))
 
 
 def test_normal_numbers_are_the_quantiles_of_the_uniform_ones(backend: Any) -> None:
     """mpmath inverts erf; float32 erfinv of a value near 1 has the condition number that the bound carries."""
     mpmath = pytest.importorskip("mpmath")
-    drawn = backend.to_numpy(random.normal(random.key(5), (400,), like=backend.xp)).astype(np.float64)
+    drawn = backend.to_numpy(random.normal(random.key(5), (400,), like=backend.like)).astype(np.float64)
     u = 2.0 * oracle_random.uniform(oracle_random.key(5), (400,)).astype(np.float64) - (1 - 2.0**-24)
     wanted = np.array([float(mpmath.sqrt(2) * mpmath.erfinv(x)) for x in u])
     slope = np.sqrt(np.pi / 2) * np.exp(wanted**2 / 2)
@@ -97,19 +97,19 @@ def test_draws_equal_those_of_jax(backend: Any) -> None:
         theirs, ours = jax.random.key(seed), random.key(seed)
         for width in (8, 16, 32):
             wanted = np.asarray(jax.random.bits(theirs, (3, 5), f"uint{width}"))
-            drawn = unsigned(backend, random.bits(ours, (3, 5), width=width, like=backend.xp), width)
+            drawn = unsigned(backend, random.bits(ours, (3, 5), width=width, like=backend.like), width)
             np.testing.assert_array_equal(drawn, wanted.astype(np.uint64))
-        uniform = backend.to_numpy(random.uniform(ours, (3, 5), like=backend.xp))
+        uniform = backend.to_numpy(random.uniform(ours, (3, 5), like=backend.like))
         np.testing.assert_array_equal(uniform, np.asarray(jax.random.uniform(theirs, (3, 5), "float32")))
-        kept = backend.to_numpy(random.bernoulli(ours, 0.25, (3, 5), like=backend.xp))
+        kept = backend.to_numpy(random.bernoulli(ours, 0.25, (3, 5), like=backend.like))
         np.testing.assert_array_equal(kept, np.asarray(jax.random.bernoulli(theirs, np.float32(0.25), (3, 5))))
         for n, key in enumerate(random.split(ours, 3)):
             wanted = np.asarray(jax.random.bits(jax.random.split(theirs, 3)[n], (4,), "uint32"))
-            np.testing.assert_array_equal(unsigned(backend, random.bits(key, (4,), like=backend.xp)), wanted)
-        folded = random.bits(random.fold_in(ours, 9), (4,), like=backend.xp)
+            np.testing.assert_array_equal(unsigned(backend, random.bits(key, (4,), like=backend.like)), wanted)
+        folded = random.bits(random.fold_in(ours, 9), (4,), like=backend.like)
         wanted = np.asarray(jax.random.bits(jax.random.fold_in(theirs, 9), (4,), "uint32"))
         np.testing.assert_array_equal(unsigned(backend, folded), wanted)
-        normal = backend.to_numpy(random.normal(ours, (3, 5), like=backend.xp)).astype(np.float64)
+        normal = backend.to_numpy(random.normal(ours, (3, 5), like=backend.like)).astype(np.float64)
         theirs_normal = np.asarray(jax.random.normal(theirs, (3, 5), "float32")).astype(np.float64)
         slope = np.sqrt(np.pi / 2) * np.exp(theirs_normal**2 / 2)
         allowed = 2 * (slope * 2.0**-24 + 8 * 2.0**-24 * np.abs(theirs_normal))
@@ -120,7 +120,7 @@ def test_a_wrapped_key_of_jax_is_the_same_key(backend: Any) -> None:
     jax = pytest.importorskip("jax")
     theirs = jax.random.fold_in(jax.random.key(3), 4)
     words = [int(word) for word in np.asarray(jax.random.key_data(theirs))]
-    drawn = unsigned(backend, random.bits(random.wrap(words), (6,), like=backend.xp))
+    drawn = unsigned(backend, random.bits(random.wrap(words), (6,), like=backend.like))
     np.testing.assert_array_equal(drawn, np.asarray(jax.random.bits(theirs, (6,), "uint32")))
     array = backend.asarray(np.array(words, np.uint32).view(np.int32))
     np.testing.assert_array_equal(unsigned(backend, random.bits(random.wrap(array), (6,))), drawn)
@@ -128,7 +128,7 @@ def test_a_wrapped_key_of_jax_is_the_same_key(backend: Any) -> None:
 
 @pytest.mark.needs("float64")
 def test_float64_draws_are_made_of_two_words(backend: Any) -> None:
-    drawn = backend.to_numpy(random.uniform(random.key(6), (50,), dtype="float64", like=backend.xp))
+    drawn = backend.to_numpy(random.uniform(random.key(6), (50,), dtype="float64", like=backend.like))
     words = oracle_random.bits(oracle_random.key(6), (50,), 64)
     np.testing.assert_array_equal(drawn, (words >> np.uint64(12)).astype(np.float64) * 2.0**-52)
 

@@ -88,7 +88,7 @@ def test_a_mapped_key_draws_what_each_key_draws(backend: Any) -> None:
     mapped = backend.vmap(lambda w: attnspec.random.bits(attnspec.random.wrap(w), (4,)))(backend.asarray(words))
     for n in range(2):
         key = attnspec.random.wrap([int(word) for word in words[n]])
-        alone = attnspec.random.bits(key, (4,), like=backend.xp)
+        alone = attnspec.random.bits(key, (4,), like=backend.like)
         np.testing.assert_array_equal(backend.to_numpy(mapped)[n], backend.to_numpy(alone))
 
 
@@ -110,7 +110,7 @@ def test_an_empty_row_contributes_nothing_to_gradients(backend: Any) -> None:
 @pytest.mark.needs("pytree", "vmap")
 def test_parameters_pass_through_vmap(backend: Any) -> None:
     rngs = attnspec.random.split(attnspec.random.key(0), 2)
-    each = [attnspec.MultiHeadParams.init(rng, model_width=8, heads=2, use_bias=False, like=backend.xp) for rng in rngs]
+    each = [attnspec.MultiHeadParams.init(rng, model_width=8, heads=2, use_bias=False, like=backend.like) for rng in rngs]
     names = ("wq", "wk", "wv", "wo")
     both = attnspec.MultiHeadParams(*[backend.xp.stack([getattr(p, n) for p in each]) for n in names])
     x = backend.asarray(normal(1, 5, 8))
@@ -122,7 +122,7 @@ def test_parameters_pass_through_vmap(backend: Any) -> None:
 
 @pytest.mark.needs("pytree", "vjp")
 def test_gradients_come_in_the_class_of_the_parameters(backend: Any) -> None:
-    params = attnspec.NormParams.init(width=4, like=backend.xp)
+    params = attnspec.NormParams.init(width=4, like=backend.like)
     x = backend.asarray(normal(1, 3, 4))
     _, pull = backend.vjp(lambda p: attnspec.normalise(p, x), params)
     (gradient,) = pull(backend.asarray(constant(1, 3, 4)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+import array_api_compat.numpy as xp
 import numpy as np
 
+from attnspec._compat import remember
 from attnspec.host import Host
 
 
@@ -18,5 +20,7 @@ def concrete(*arrays: object) -> bool:
     """Only NumPy's own arrays: subclasses may record, carry units or masks."""
     return all(type(a) is np.ndarray for a in arrays)
 
+
+remember(np.ndarray, xp)
 
 HOST = Host(scope=scope, concrete=concrete)
