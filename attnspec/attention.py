@@ -176,7 +176,7 @@ def attention_weights(
         q_positions=q_positions, k_positions=k_positions,
     )  # fmt: skip
     with request.host.scope():
-        p = request.xp.astype(weights(request, FAST), request.q.dtype, copy=False)
+        p = request.xp.astype(request.host.run(weights, request, FAST), request.q.dtype, copy=False)
         return p[0, ...] if request.headless else p
 
 
@@ -191,7 +191,7 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
             out, lse = _by_kernel(request, insist=implementation == "native")
         if out is None or (want_lse and lse is None):
             # A kernel without lse keeps its out: asking for lse never changes it (PATH-1).
-            walked, lse = attend(request, numerics)
+            walked, lse = request.host.run(attend, request, numerics)
             out = request.xp.astype(walked, request.q.dtype, copy=False) if out is None else out
         if request.headless:
             out, lse = out[0, ...], None if lse is None else lse[0, ...]

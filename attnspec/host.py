@@ -41,6 +41,10 @@ def _never(*arrays: Array) -> bool:
     return False
 
 
+def _call(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
+    return function(operands, *static)
+
+
 def _nothing(cls: type) -> None:
     return None
 
@@ -61,6 +65,9 @@ class Host:
         them. What is computed must not depend on the answer, only how. False is always right.
     traced
         Whether work on these arrays is being recorded into a program, so that Python loops unroll into it.
+    run
+        `run(function, operands, *static)`: `function(operands, *static)`, as one compiled program where running it
+        operation by operation would compile each of them. `operands` is a tree of arrays.
     scan
         `scan(step, carry, start, stop)`: the loop `carry, y = step(carry, n)` recorded once whatever its length;
         returns the last carry and the y's stacked along a new first axis. None: there is only Python's loop.
@@ -81,6 +88,7 @@ class Host:
     scope: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     concrete: Callable[..., bool] = _never
     traced: Callable[..., bool] = _never
+    run: Callable[..., Any] = _call
     scan: Callable[[Callable[[Any, Any], tuple[Any, Any]], Any, int, int], tuple[Any, Any]] | None = None
     with_vjp: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]] | None = None
     threefry: Callable[[tuple[Any, Any], tuple[Any, Any]], tuple[Any, Any]] | None = None

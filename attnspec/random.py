@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +19,13 @@ from .errors import DTypeError, OptionError
 from .host import beside, host_of
 from .prng import Word, counters, shift_right, threefry2x32
 from .prng import wrap as _word
-from .shapes import is_number, number
+from .shapes import Shape, is_number, number
 from .special import erfinv
 from .struct import LEAF, Struct
 
 __all__ = ["Key", "bernoulli", "bits", "fold_in", "key", "normal", "split", "uniform", "wrap"]
+
+Operands = tuple[tuple[Word, Word], Array, Array | None]
 
 _MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 _WIDTH = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 8}
@@ -91,16 +93,18 @@ def bits(rng: Key, shape: Sequence[int], *, width: int = 32, like: Any = None) -
     if width not in (8, 16, 32, 64):
         msg = f"width={width!r}: 8, 16, 32 or 64 bits are needed."
         raise OptionError(msg)
-    xp, place = _target(rng, like)
-    with _scope(rng, place):
-        high, low = _draw(rng, shape, xp, place)
-        if width == 64:
-            return _as(xp, high, "int64") << 32 | _as(xp, low, "int64") & 0xFFFFFFFF
-        word = high ^ low
-        if width == 32:
-            return word
-        sign = 1 << (width - 1)
-        return _as(xp, ((word & (2 * sign - 1)) ^ sign) - sign, f"int{width}")
+    return _drawn(_bits, rng, like, shape, width)
+
+
+def _bits(operands: Operands, shape: Shape, width: int) -> Array:
+    xp, (high, low) = _draw(operands, shape)
+    if width == 64:
+        return _as(xp, high, "int64") << 32 | _as(xp, low, "int64") & 0xFFFFFFFF
+    word = high ^ low
+    if width == 32:
+        return word
+    sign = 1 << (width - 1)
+    return _as(xp, ((word & (2 * sign - 1)) ^ sign) - sign, f"int{width}")
 
 
 def uniform(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any = None) -> Array:
@@ -108,16 +112,18 @@ def uniform(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any
     if dtype not in _MANTISSA:
         msg = f"dtype={dtype!r}: one of {', '.join(_MANTISSA)} is needed."
         raise OptionError(msg)
-    xp, place = _target(rng, like)
-    with _scope(rng, place):
-        m, w = _MANTISSA[dtype], _WIDTH[dtype]
-        high, low = _draw(rng, shape, xp, place)
-        if dtype == "float64":
-            upper = _as(xp, high, dtype)
-            upper = xp.where(upper < 0, upper + 2.0**32, upper)
-            return (upper * 2.0 ** (m - 32) + _as(xp, shift_right(low, 64 - m), dtype)) * 2.0**-m
-        drawn = shift_right((high ^ low) << (32 - w) if w < 32 else high ^ low, 32 - m)
-        return _as(xp, _as(xp, drawn, "float32") * 2.0**-m, dtype)
+    return _drawn(_uniform, rng, like, shape, dtype)
+
+
+def _uniform(operands: Operands, shape: Shape, dtype: str) -> Array:
+    xp, (high, low) = _draw(operands, shape)
+    m, w = _MANTISSA[dtype], _WIDTH[dtype]
+    if dtype == "float64":
+        upper = _as(xp, high, dtype)
+        upper = xp.where(upper < 0, upper + 2.0**32, upper)
+        return (upper * 2.0 ** (m - 32) + _as(xp, shift_right(low, 64 - m), dtype)) * 2.0**-m
+    drawn = shift_right((high ^ low) << (32 - w) if w < 32 else high ^ low, 32 - m)
+    return _as(xp, _as(xp, drawn, "float32") * 2.0**-m, dtype)
 
 
 def bernoulli(rng: Key, p: float | Array, shape: Sequence[int], *, like: Any = None) -> Array:
@@ -130,9 +136,14 @@ def bernoulli(rng: Key, p: float | Array, shape: Sequence[int], *, like: Any = N
     [False, False, True, True]
     """
     number("p", p, low=0.0, high=1.0)
-    xp, place = _target(rng, like if like is not None or is_number(p) else p)
-    with _scope(rng, place):
-        return below(xp, _draw(rng, shape, xp, place), p)
+    if is_number(p):
+        return _drawn(_bernoulli, rng, like, shape, p)
+    return _drawn(_bernoulli, rng, p if like is None else like, shape, None, extra=p)
+
+
+def _bernoulli(operands: Operands, shape: Shape, p: float | None) -> Array:
+    xp, words = _draw(operands, shape)
+    return below(xp, words, operands[2] if p is None else p)
 
 
 def below(xp: Namespace, words: tuple[Array, Array], p: float | Array) -> Array:
@@ -148,20 +159,35 @@ def normal(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any 
     if dtype not in ("float32", "float64"):
         msg = f"dtype={dtype!r}: float32 or float64 is needed; cast the result."
         raise OptionError(msg)
-    u = uniform(rng, shape, dtype=dtype, like=like)
+    return _drawn(_normal, rng, like, shape, dtype)
+
+
+def _normal(operands: Operands, shape: Shape, dtype: str) -> Array:
+    u = _uniform(operands, shape, dtype)
     xp = _compat.namespace(u)
-    with _scope(rng, u):
-        lowest = -1.0 + 2.0 ** -(_MANTISSA[dtype] + 1)
-        u = u * 2.0 + lowest
-        return math.sqrt(2.0) * erfinv(xp.where(u < lowest, lowest, u))
+    lowest = -1.0 + 2.0 ** -(_MANTISSA[dtype] + 1)
+    u = u * 2.0 + lowest
+    return math.sqrt(2.0) * erfinv(xp.where(u < lowest, lowest, u))
 
 
-def _draw(rng: Key, shape: Sequence[int], xp: Namespace, place: Array) -> tuple[Array, Array]:
-    shape = tuple(shape)
+def _drawn(
+    body: Callable[..., Array], rng: Key, like: Any, shape: Sequence[int], static: Any, *, extra: Array | None = None
+) -> Array:
+    """`body((words, an array on the device of the result, extra), shape, static)`."""
+    place = _target(rng, like)
+    host = host_of(place)
+    with host.scope():
+        return host.run(body, (_words(rng), place, extra), tuple(shape), static)
+
+
+def _draw(operands: Operands, shape: Shape) -> tuple[Namespace, tuple[Array, Array]]:
+    """The namespace, and two words for each entry."""
+    words, place, _ = operands
+    xp = _compat.namespace(place)
     indices = [_axis(xp, n, len(shape) - axis - 1, place) for axis, n in enumerate(shape)] or [_axis(xp, 1, 0, place)]
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))] or [1]
-    words = threefry2x32(_words(rng), counters(indices, strides, xp))
-    return tuple(xp.reshape(w, shape) for w in words) if not shape else words
+    high, low = threefry2x32(words, counters(indices, strides, xp))
+    return xp, (high, low) if shape else (xp.reshape(high, ()), xp.reshape(low, ()))
 
 
 def _axis(xp: Namespace, n: int, trailing: int, place: Array) -> Array:
@@ -179,22 +205,21 @@ def _words(rng: Key) -> tuple[Word, Word]:
     return rng.high, low
 
 
-def _target(rng: Key, like: Any) -> tuple[Namespace, Array]:
-    """(namespace, an array on the device where the result belongs)."""
+def _target(rng: Key, like: Any) -> Array:
+    """An array on the device where the result belongs."""
     if _compat.is_array(like):
-        return _compat.namespace(like), like
+        return like
     if hasattr(like, "asarray"):
-        place = like.asarray(0)
-        return _compat.namespace(place), place
+        return like.asarray(0)
     if like is None and _compat.is_array(_words(rng)[1]):
-        return _compat.namespace(rng.low), rng.low
+        return rng.low
     msg = f"like={like!r}: an array or a namespace such as `backend.xp` is needed, to know where to draw."
     raise DTypeError(msg)
 
 
-def _scope(rng: Key, place: Array = None) -> Any:
-    place = _words(rng)[1] if place is None else place
-    return nullcontext() if isinstance(place, int) else host_of(place).scope()
+def _scope(rng: Key) -> Any:
+    low = _words(rng)[1]
+    return nullcontext() if isinstance(low, int) else host_of(low).scope()
 
 
 def _int32(x: Array) -> Array:

@@ -40,7 +40,7 @@ class Dropout(Struct):
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Struct):
     """The validated arguments of one attention call; arrays of rank 3 or more."""
 
     q: Array

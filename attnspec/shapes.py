@@ -21,12 +21,13 @@ from . import _compat
 from ._compat import FLOATING, Array, dtype_name
 from .errors import DeviceError, DTypeError, OptionError, ShapeError
 from .host import beside, host_of
+from .struct import Struct
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Axes:
+class Axes(Struct):
     """The lengths of the axes of one attention call, after SHAPE-1."""
 
     lead: Shape

@@ -58,4 +58,4 @@ def _is_leaf(f: Field[Any], value: object) -> bool:
 def _is_plain(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
+    return value is None or isinstance(value, bool | int | float | str | range)

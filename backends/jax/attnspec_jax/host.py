@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -26,6 +26,21 @@ def traced(*arrays: object) -> bool:
 def concrete(*arrays: object) -> bool:
     """Arrays with values, outside of every transform."""
     return all(isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer) for a in arrays)
+
+
+def run(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
+    """`jax.jit`, with one cache for each function; but for a program being recorded, and operands that are no arrays."""
+    leaves = jax.tree.leaves(operands)
+    if traced(*leaves) or not all(isinstance(x, jax.Array | int) for x in leaves):
+        return function(operands, *static)
+    # Python's integers are random words: int32 whatever the default width.
+    operands = jax.tree.map(lambda x: jax.numpy.int32(x) if isinstance(x, int) else x, operands)
+    return _compiled(function, len(static))(operands, *static)
+
+
+@cache
+def _compiled(function: Callable[..., Any], static: int) -> Callable[..., Any]:
+    return jax.jit(function, static_argnums=tuple(range(1, 1 + static)))  # type: ignore[no-any-return]
 
 
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, start: int, stop: int) -> tuple[Any, Any]:
@@ -61,6 +76,7 @@ HOST = Host(
     scope=scope,
     concrete=concrete,
     traced=traced,
+    run=run,
     scan=scan,
     with_vjp=with_vjp,
     threefry=jax.jit(rounds),
