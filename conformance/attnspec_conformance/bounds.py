@@ -83,6 +83,16 @@ def weights(exact: Exact, dtype: str, slack: Slack = NONE) -> Array:
         return exact.shaped(stored(exact.weights, _seen(exact, change), dtype))
 
 
+def dropped(value: Array, rate: float, dtype: str) -> Array:
+    """The bound of x / (1 - rate), for the exact quotients.
+
+    Rounding the rate moves 1 - rate by u rate, which is rate / (1 - rate) of it; the difference, the reciprocal and
+    the product round once each, the rest of the 4 is what those errors do to each other.
+    """
+    u = UNIT[inside(dtype)]
+    return stored(value, (rate / (1 - rate) + 4) * u * np.abs(value), dtype)
+
+
 def stored(value: Array, bound: Array, dtype: str) -> Array:
     """Add the rounding of a result to its dtype, where that is a half type; zeros stay exact."""
     if dtype == inside(dtype):

@@ -56,6 +56,7 @@ _REQUIRED = {
 
 _EXTENDED = {
     "MASK-6b": "NaN and infinity at masked pairs change no bit of output, lse or weights.",
+    "MASK-6c": "Garbage at masked pairs changes no bit of any gradient; keys that nobody sees get exactly 0.",
 }
 
 CLAUSES: dict[str, Clause] = {

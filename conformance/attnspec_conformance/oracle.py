@@ -15,7 +15,7 @@ import mpmath
 import numpy as np
 
 from . import oracle_random
-from .masks import Array, Place, fit
+from .masks import Array, Place, entry, fit
 from .trials import Call
 
 
@@ -151,8 +151,8 @@ def _seen(call: Call, at: tuple[int, ...], queries: int, keys: int) -> Iterator[
     """The keys that the mask shows to one query."""
     *lead, head, row = at
     for column in range(keys):
-        query = row if call.q_positions is None else int(call.q_positions[row])
-        key = column if call.k_positions is None else int(call.k_positions[column])
+        query = row if call.q_positions is None else entry(call.q_positions, (*lead, row))
+        key = column if call.k_positions is None else entry(call.k_positions, (*lead, column))
         place = Place(tuple(lead), head, row, column, query, key, queries, keys)
         if call.mask is None or call.mask.visible(place):
             yield column

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import mpmath
 import numpy as np
 
 from . import bounds, oracle
@@ -123,17 +124,50 @@ def multi_head(params: dict[str, Array | None], x: Value, context: Value, call: 
     }
 
 
-def rotary(x: Array, positions: Array, base: float, width: int, interleaved: bool) -> Array:
-    """Turn pairs of components by position * base**(-2 n / width)."""
-    y = np.array(x, np.float64)
-    for at in np.ndindex(x.shape[:-1]):
-        for n in range(width // 2):
-            a, b = (2 * n, 2 * n + 1) if interleaved else (n, n + width // 2)
-            angle = float(positions[at[-1]]) * base ** (-2 * n / width)
-            cos, sin = math.cos(angle), math.sin(angle)
-            p, q = float(x[(*at, a)]), float(x[(*at, b)])
-            y[(*at, a)], y[(*at, b)] = p * cos - q * sin, q * cos + p * sin
-    return y
+def feed_forward(params: dict[str, Array], x: Value, u: float) -> Value:
+    """max(x W_in + b_in, 0) W_out + b_out; the maximum rounds nothing and never moves apart what it is given."""
+    hidden = linear(x, params["w_in"], params["b_in"], u)
+    return linear(Value(np.maximum(hidden.exact, 0.0), hidden.error), params["w_out"], params["b_out"], u)
+
+
+def layer(
+    attention: dict[str, Array | None], feed: dict[str, Array], norm: tuple[Array, Array], x: Value, call: Call, u: float
+) -> dict[str, Value]:
+    """A Transformer layer in the two orders, with one norm (gamma, beta) at both places."""
+
+    def attended(h: Value) -> Value:
+        return multi_head(attention, h, h, call, u)["y"]
+
+    def normed(h: Value) -> Value:
+        return layer_norm(h, *norm, 1e-5, u)
+
+    post = normed(add(x, attended(x), u))
+    pre = add(x, attended(normed(x)), u)
+    return {
+        "post": normed(add(post, feed_forward(feed, post, u), u)),
+        "pre": add(pre, feed_forward(feed, normed(pre), u), u),
+    }
+
+
+def rotary(x: Array, positions: Array, base: float, width: int, interleaved: bool, u: float) -> Value:
+    """Turn pairs of components by position * base**(-2 n / width).
+
+    Whatever the position, the angle is a sum of six exact pieces within half a turn (a position and a frequency have
+    24 and 36 bits, in digits of 12), which rounds by (1/2 + 1 + ... + 3) u of a turn at most; 2 pi and the product
+    with it round once each on an angle within pi; cos and sin are off by 2 u, the products and their sum by 2 u.
+    """
+    y, error = np.array(x, np.float64), np.zeros(x.shape)
+    unit = (2 * math.pi * 10.5 + 2 * math.pi + 4) * u
+    with mpmath.workdps(40):
+        for at in np.ndindex(x.shape[:-1]):
+            for n in range(width // 2):
+                a, b = (2 * n, 2 * n + 1) if interleaved else (n, n + width // 2)
+                angle = int(positions[at[-1]]) * mpmath.mpf(base) ** (mpmath.mpf(-2 * n) / width)
+                cos, sin = mpmath.cos(angle), mpmath.sin(angle)
+                p, q = float(x[(*at, a)]), float(x[(*at, b)])
+                y[(*at, a)], y[(*at, b)] = p * cos - q * sin, q * cos + p * sin
+                error[(*at, a)] = error[(*at, b)] = unit * math.hypot(p, q)
+    return Value(y, error)
 
 
 def _heads(x: Value, w: Array | None, b: Array | None, u: float) -> Value:

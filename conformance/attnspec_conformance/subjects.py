@@ -69,7 +69,7 @@ class BackendSubject:
 
     def forward(self, call: Call) -> Result:
         """Make the arrays, call the function, bring the answer back."""
-        operands = _Operands(self.backend, call)
+        operands = Operands(self.backend, call)
         function = operands.function
         if self.jitted:
             function = self.backend.jit(_with_code_of_its_own(function))
@@ -101,8 +101,10 @@ class BackendSubject:
         return bytes(np.asarray(self.backend.to_numpy(x)).tobytes())
 
 
-class _Operands:
+class Operands:
     """The arrays of a call, and the function of them that answers it: every array is an operand, so jit traces it."""
+
+    function: Callable[..., Any]
 
     def __init__(self, backend: Any, call: Call) -> None:
         self.backend = backend
@@ -123,7 +125,7 @@ class _Operands:
                 plain["dropout"] = attnspec.Dropout(call.dropout.rate, rng)
         for name in ("q_positions", "k_positions"):
             if (positions := getattr(call, name)) is not None:
-                options[name] = self._array(positions, "int32")
+                options[name] = self._positions(positions)
         heads = (q, k) if call.want == "weights" else (q, k, v)
         attend = _FUNCTIONS[call.want]
 
@@ -140,6 +142,9 @@ class _Operands:
     def _array(self, x: Array, dtype: str) -> Callable[[Arrays], Array]:
         n = self._add(self.backend.asarray(np.asarray(x), dtype=dtype))
         return lambda arrays: arrays[n]
+
+    def _positions(self, x: range | Array) -> Callable[[Arrays], Any]:
+        return (lambda arrays: x) if isinstance(x, range) else self._array(x, "int32")
 
     def _integers(self, x: int | Array) -> Callable[[Arrays], Any]:
         return (lambda arrays: x) if isinstance(x, int) else self._array(x, "int32")

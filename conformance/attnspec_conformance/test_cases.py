@@ -14,10 +14,14 @@ import pytest
 import attnspec
 from attnspec import random
 
-from . import oracle_random
+from . import bounds, oracle, oracle_layers, oracle_random
 from .judges import near
 from .masks import Array
-from .problems import constant, normal
+from .oracle_layers import Value
+from .problems import constant, normal, problem
+from .trials import Call
+
+U = bounds.UNIT["float32"]
 
 SLOPES = {
     8: [2.0**-n for n in range(1, 9)],
@@ -32,35 +36,43 @@ SLOPES = {
 @pytest.mark.clause("SCORE-5")
 @pytest.mark.parametrize("heads", SLOPES)
 def test_bw_04_alibi_has_the_published_slopes(backend: Any, heads: int) -> None:
-    """ml-explore/mlx#3071. With one visible key beside the query's own, the ratio of weights is the slope."""
-    q, k = (backend.asarray(constant(0, heads, rows, 1)) for rows in (1, 2))
-    at = backend.asarray(np.array([1], np.int32))
-    weights = backend.to_numpy(attnspec.attention_weights(q, k, bias=attnspec.alibi(heads), q_positions=at))
-    slopes = np.log(weights[:, 0, 1].astype(np.float64) / weights[:, 0, 0])
-    assert np.all(np.abs(slopes - SLOPES[heads]) <= 16 * 2.0**-24), slopes
+    """ml-explore/mlx#3071. The query stands at position 3, so that key j is 3 - j away."""
+    slopes, distance = np.array(SLOPES[heads]), np.array([3.0, 2, 1, 0, 1])
+    bias = -slopes[:, None, None] * distance
+    call = Call(constant(0, heads, 1, 1), constant(0, heads, 5, 1), constant(0, heads, 5, 1), bias=bias, want="weights")
+    q, k, at = backend.asarray(call.q), backend.asarray(call.k), backend.asarray(np.array([3], np.int32))
+    weights = np.asarray(backend.to_numpy(attnspec.attention_weights(q, k, bias=attnspec.alibi(heads), q_positions=at)))
+    exact = oracle.attention(call)
+    allowed = bounds.weights(exact, "float32", bounds.Slack(product_of_a_slope(bias)))
+    verdict = near("weights", weights, exact.weights, allowed)
+    assert verdict.ok, verdict.message
+
+
+def product_of_a_slope(bias: Array) -> Array:
+    """The slope and its product with the distance round once each."""
+    return 2 * U * np.abs(bias)
 
 
 @pytest.mark.clause("SCORE-5")
 def test_biases_add_up(backend: Any) -> None:
-    q, k, v = (backend.asarray(normal(n, 6, 5, 4)) for n in range(3))
-    distance = -np.abs(np.arange(5)[None, :] - np.arange(5)[:, None])
-    dense, slopes = normal(4, 6, 5, 5), np.array(SLOPES[6], np.float32)
-    both = (dense + slopes[:, None, None] * distance).astype(np.float32)
+    call = problem(lead=())
+    distance = -np.abs(np.arange(7)[None, :] - np.arange(5)[:, None])
+    dense, sloped = normal(4, 6, 5, 7), np.array(SLOPES[6])[:, None, None] * distance
+    call = call.but(bias=dense + sloped)
     composed = attnspec.alibi(6) + backend.asarray(dense)
-    got, wanted = (
-        np.asarray(backend.to_numpy(attnspec.attention(q, k, v, bias=bias))).astype(np.float64)
-        for bias in (composed, backend.asarray(both))
-    )
-    largest = float(np.abs(both).max())
-    verdict = near("out", got, wanted, 16 * 2.0**-24 * largest * np.abs(backend.to_numpy(v)).max() * np.ones(()))
+    got = attnspec.attention(*map(backend.asarray, (call.q, call.k, call.v)), bias=composed)
+    exact = oracle.attention(call)
+    slack = bounds.Slack(product_of_a_slope(sloped) + U * np.abs(call.bias))
+    verdict = near("out", np.asarray(backend.to_numpy(got)), exact.out, bounds.out(exact, "float32", slack=slack))
     assert verdict.ok, verdict.message
 
 
 @pytest.mark.clause("DROPOUT-1")
 def test_do_01_a_layer_without_dropout_is_the_same_every_time(backend: Any) -> None:
     """pytorch/pytorch#124464. There is no mode: the same arguments give the same bits."""
-    params = attnspec.MultiHeadParams.init(random.key(0), model_width=8, heads=2, like=backend.like)
-    x = backend.asarray(normal(1, 5, 8))
+    shapes = ((8, 2, 4), (8, 2, 4), (8, 2, 4), (2, 4, 8))
+    params = attnspec.MultiHeadParams(*(backend.asarray(normal(n, *shape)) for n, shape in enumerate(shapes)))
+    x = backend.asarray(normal(7, 5, 8))
     option = attnspec.Dropout(0.5, random.key(3))
     plain, dropped, again = (
         backend.to_numpy(attnspec.multi_head_attention(params, x, dropout=d)) for d in (None, option, None)
@@ -109,9 +121,13 @@ def test_aa_04_norms_compile_without_looking_at_values(backend: Any) -> None:
     def function(x: Array, gamma: Array, eps: Array) -> Array:
         return attnspec.add_and_norm(x, x * x, gamma, eps=eps)
 
-    inputs = [backend.asarray(a) for a in (normal(1, 3, 8), normal(2, 8), np.array(1e-3, np.float32))]
-    eager, compiled = (np.asarray(backend.to_numpy(f(*inputs))) for f in (function, backend.jit(function)))
-    assert np.all(np.abs(eager - compiled) <= 64 * 2.0**-24 * np.abs(eager).max())
+    x, gamma, eps = normal(1, 3, 8), normal(2, 8), np.float32(1e-3)
+    square = x.astype(np.float64) ** 2
+    summed = oracle_layers.add(Value.given(x), Value(square, U * square), U)
+    wanted = oracle_layers.layer_norm(summed, gamma, None, float(eps), U)
+    compiled = backend.jit(function)(*map(backend.asarray, (x, gamma, np.array(eps))))
+    verdict = near("y", np.asarray(backend.to_numpy(compiled)), wanted.exact, wanted.error)
+    assert verdict.ok, verdict.message
 
 
 @pytest.mark.clause("PATH-1")

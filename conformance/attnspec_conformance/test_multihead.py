@@ -94,15 +94,16 @@ def test_every_option_of_attention_reaches_the_heads(backend: Any) -> None:
 @pytest.mark.clause("MULTIHEAD-1")
 def test_the_scale_is_of_the_head_width(backend: Any) -> None:
     """HD-03: karpathy/ng-video-lecture#6. One head of width 4 out of a model of width 16, known weights."""
-    zero = constant(0, 16, 4, 4)
     eye: Array = np.eye(16, dtype=np.float32).reshape(16, 4, 4)
-    wv = zero.copy()
+    wv = constant(0, 16, 4, 4)
     wv[0, :, 0] = 1
-    params = parameters(backend, {"wq": eye, "wk": eye, "wv": wv, "wo": constant(0, 4, 4, 16)})
+    biases: dict[str, Array | None] = {f"b{letter}": None for letter in "qkvo"}
+    arrays = {"wq": eye, "wk": eye, "wv": wv, "wo": constant(0, 4, 4, 16)} | biases
     x = constant(0, 2, 16)
     x[0] = 1
-    heads = backend.to_numpy(attnspec.multi_head_outputs(params, backend.asarray(x)))
-    assert abs(float(heads[2, 0, 0]) - 0.8807970779778823) <= 24 * U
+    wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), nothing(), U)["heads"]
+    assert abs(wanted.exact[2, 0, 0] - 0.8807970779778823) < 1e-12
+    close(backend, "heads", attnspec.multi_head_outputs(parameters(backend, arrays), backend.asarray(x)), wanted)
 
 
 @pytest.mark.clause("MULTIHEAD-1", "ERROR-1")
@@ -120,20 +121,26 @@ def test_widths_that_do_not_fit_are_refused(backend: Any) -> None:
         attnspec.MultiHeadParams.init(rng, model_width=12, heads=6, kv_heads=4, like=backend.like)
 
 
-def layer(backend: Any, order: Any, **options: Any) -> attnspec.LayerParams:
-    sizes: dict[str, Any] = {"model_width": 12, "heads": 4, "kv_heads": 2, "hidden_width": 20, **options}
-    return attnspec.LayerParams.init(attnspec.random.key(3), order=order, like=backend.like, **sizes)
+LAYER = {"M": 12, "C": 12, "H": 4, "G": 2, "D": 3, "E": 3}
+FEED = {"w_in": normal(40, 12, 20, size=0.3), "w_out": normal(41, 20, 12, size=0.2)}
+FEED |= {"b_in": normal(42, 20, size=0.5), "b_out": normal(43, 12, size=0.5)}
+NORM = normal(44, 12), normal(45, 12)
+
+
+def layer(backend: Any, order: Any) -> attnspec.LayerParams:
+    """A layer with ReLU, which rounds nothing, and the same norm at both places."""
+    feed = attnspec.FeedForwardParams(**{n: backend.asarray(a) for n, a in FEED.items()}, activation="relu")
+    norm = attnspec.NormParams(*map(backend.asarray, NORM), kind="layer", eps=1e-5)
+    return attnspec.LayerParams(parameters(backend, weights_of(LAYER)), feed, norm, norm, order=order)
 
 
 @pytest.mark.clause("MULTIHEAD-2")
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_a_stack_keeps_the_rows_of_its_input_at_any_length(backend: Any, order: Any) -> None:
     """PD-02: pytorch/pytorch#97111. The shape is that of the input, and padded rows do not change the others."""
-    params = attnspec.StackParams.init(
-        attnspec.random.key(1), depth=2, order=order, model_width=12, heads=4, hidden_width=20, like=backend.like
-    )
-    x = normal(2, 2, 5, 12)
-    for rows in (5, 1, 0):
+    params = attnspec.StackParams((layer(backend, order), layer(backend, order)), None)
+    x = normal(2, 2, 6, 12)
+    for rows in (1, 0):
         made = backend.asarray(np.ascontiguousarray(x[:, :rows]))
         assert tuple(attnspec.transformer_stack(params, made).shape) == (2, rows, 12)
     padded = attnspec.padding(backend.asarray(np.array([3, 3], np.int32)))
@@ -143,54 +150,62 @@ def test_a_stack_keeps_the_rows_of_its_input_at_any_length(backend: Any, order: 
         backend.to_numpy(attnspec.transformer_stack(params, backend.asarray(a), mask=padded)) for a in (x, poisoned)
     )
     np.testing.assert_array_equal(one[:, :3], other[:, :3])
-    assert one.shape == (2, 5, 12)
+    assert one.shape == (2, 6, 12)
+
+
+@pytest.mark.clause("MULTIHEAD-2")
+def test_fresh_parameters_make_a_stack_of_the_asked_shape(backend: Any) -> None:
+    params = attnspec.StackParams.init(
+        attnspec.random.key(1), depth=2, order="post", model_width=12, heads=4, hidden_width=12, like=backend.like
+    )
+    assert len(params.layers) == 2
+    assert not np.array_equal(*(backend.to_numpy(p.attention.wq) for p in params.layers))
+    x = backend.asarray(normal(2, 2, 6, 12))
+    assert tuple(attnspec.transformer_stack(params, x).shape) == (2, 6, 12)
+    with pytest.raises(OptionError, match="middle"):
+        attnspec.LayerParams.init(
+            attnspec.random.key(1), model_width=12, heads=4, hidden_width=12, order="middle", like=backend.like
+        )
 
 
 @pytest.mark.clause("MULTIHEAD-2", "NORM-2")
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_a_layer_composes_its_parts_in_its_order(backend: Any, order: Any) -> None:
-    params, x = layer(backend, order), backend.asarray(normal(2, 2, 5, 12))
-    attended = params.attention
-
-    def norm(a: Any, p: Any) -> Any:
-        return attnspec.layer_norm(a, p.gamma, p.beta, eps=p.eps)
-
-    if order == "post":
-        h = attnspec.add_and_norm(
-            x, attnspec.multi_head_attention(attended, x), params.norm_attention.gamma, params.norm_attention.beta
-        )
-        wanted = attnspec.add_and_norm(
-            h,
-            attnspec.feed_forward(params.feed_forward, h),
-            params.norm_feed_forward.gamma,
-            params.norm_feed_forward.beta,
-        )
-    else:
-        h = x + attnspec.multi_head_attention(attended, norm(x, params.norm_attention))
-        wanted = h + attnspec.feed_forward(params.feed_forward, norm(h, params.norm_feed_forward))
-    got = attnspec.transformer_layer(params, x)
-    np.testing.assert_array_equal(backend.to_numpy(got), backend.to_numpy(wanted))
-    with pytest.raises(OptionError, match="middle"):
-        layer(backend, "middle")
+    x = normal(2, 2, 6, 12)
+    wanted = oracle_layers.layer(weights_of(LAYER), FEED, NORM, Value.given(x), nothing(), U)[order]
+    close(backend, "y", attnspec.transformer_layer(layer(backend, order), backend.asarray(x)), wanted)
 
 
-SPLITS = ((7,), (3, 4), (1, 1, 1, 1, 1, 1, 1), (2, 0, 5), (6, 1))
+# Lengths as Python integers, and as one array entry for each batch.
+SPLITS = (
+    ((7,), False),
+    ((3, 1, 1, 2), False),
+    ((2, 0, 5), False),
+    ((1, 1, 1, 1, 1, 1, 1), True),
+    ((6, 1), True),
+    ((3, 4), True),
+)
 
 
 @pytest.mark.clause("MULTIHEAD-4", "MULTIHEAD-3")
-@pytest.mark.parametrize("split", SPLITS)
-def test_prefill_and_any_split_of_steps_equal_one_causal_call(backend: Any, split: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("split", "by_array"), SPLITS)
+def test_prefill_and_any_split_of_steps_equal_one_causal_call(
+    backend: Any, split: tuple[int, ...], by_array: bool
+) -> None:
     arrays, x = weights_of(SIZES["grouped"]), normal(1, 2, 7, 10)
     params = parameters(backend, arrays)
     wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), nothing(mask=masks.Causal()), U)["y"]
     cache, start = attnspec.Cache.of(params, capacity=9, lead=(2,)), 0
+    if by_array:
+        cache = attnspec.Cache(cache.k, cache.v, backend.asarray(np.zeros(2, np.int32)))
     for rows in split:
         part = backend.asarray(np.ascontiguousarray(x[:, start : start + rows]))
         y, cache = attnspec.multi_head_attention_with_cache(params, part, cache)
         here = np.s_[:, start : start + rows]
         close(backend, "y", y, Value(wanted.exact[here], wanted.error[here]))
         start += rows
-    assert int(cache.length) == 7
+    lengths = backend.to_numpy(cache.length) if by_array else cache.length
+    np.testing.assert_array_equal(lengths, 7)
 
 
 @pytest.mark.clause("MULTIHEAD-4")
@@ -237,26 +252,22 @@ def test_where_lengths_are_arrays_overflow_is_nan_for_good(backend: Any) -> None
 @pytest.mark.clause("MULTIHEAD-4", "MULTIHEAD-2")
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_a_layer_decodes_what_it_computes_at_once(backend: Any, order: Any) -> None:
-    """Rows of one layer differ by no more than rounding: 64 u of the largest, for two products, norms and a sum."""
-    params, x = layer(backend, order), normal(2, 2, 6, 12)
-    whole = backend.to_numpy(attnspec.transformer_layer(params, backend.asarray(x), mask=attnspec.causal()))
-    cache, rows = attnspec.Cache.of(params.attention, capacity=6, lead=(2,)), []
+    params, x, causal = layer(backend, order), normal(2, 2, 6, 12), nothing(mask=masks.Causal())
+    wanted = oracle_layers.layer(weights_of(LAYER), FEED, NORM, Value.given(x), causal, U)[order]
+    cache = attnspec.Cache.of(params.attention, capacity=6, lead=(2,))
     for start, stop in ((0, 4), (4, 5), (5, 6)):
         part = backend.asarray(np.ascontiguousarray(x[:, start:stop]))
         y, cache = attnspec.transformer_layer_with_cache(params, part, cache)
-        rows.append(backend.to_numpy(y))
-    assert np.all(np.abs(np.concatenate(rows, axis=1) - whole) <= 64 * 12 * U * np.abs(whole).max())
+        close(backend, "y", y, Value(wanted.exact[:, start:stop], wanted.error[:, start:stop]))
 
 
 def rotation(backend: Any, x: Array, positions: Array, dtype: str = "float32", **options: Any) -> None:
-    """The angle errs by a few u of a turn, whatever the position; each product and the sum round once."""
+    """Against the definition, within the bound."""
     got = attnspec.rotary(backend.asarray(x, dtype=dtype), backend.asarray(positions), **options)
-    width = options.get("width") or x.shape[-1]
-    wanted = oracle_layers.rotary(x, positions, options.get("base", 10000.0), width, options.get("interleaved", False))
+    width, base = options.get("width") or x.shape[-1], options.get("base", 10000.0)
     u = UNIT[inside(dtype)]
-    pairs = np.sqrt(np.sum(x.astype(np.float64) ** 2, axis=-1, keepdims=True))
-    error = 2 * np.pi * 8 * u * pairs + 4 * u * pairs
-    close(backend, "rotated", got, Value(wanted, np.broadcast_to(error, wanted.shape)).stored(dtype))
+    wanted = oracle_layers.rotary(x, positions, base, width, options.get("interleaved", False), u)
+    close(backend, "rotated", got, wanted.stored(dtype))
 
 
 @pytest.mark.clause("MULTIHEAD-1")
@@ -270,9 +281,15 @@ def test_rotary_turns_pairs_by_their_position(backend: Any) -> None:
 
 
 @pytest.mark.clause("MULTIHEAD-1")
+@pytest.mark.xfail(strict=True, reason="frequencies of 36 bits are off by 2**-38 of a turn for each position")
+def test_rotary_is_as_accurate_at_a_million_as_at_one(backend: Any) -> None:
+    positions = np.array([2**17 + 1, 2**19 + 12345, 2**20 - 1, 2**20], np.int32)
+    rotation(backend, constant(1, 1, 1, 4, 8), positions)
+
+
+@pytest.mark.clause("MULTIHEAD-1")
 @pytest.mark.needs("float64")
 def test_rotary_keeps_float64(backend: Any) -> None:
-    """At position 7: the product of a position and a frequency, rounded, keeps the angle to a few u."""
     rotation(backend, normal(1, 2, 3, 3, 8, dtype="float64"), np.array([0, 1, 7], np.int32), dtype="float64")
 
 

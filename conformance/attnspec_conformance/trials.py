@@ -39,8 +39,8 @@ class Call:
     softcap: float | None = None
     sink: Array | None = None
     dropout: Dropout | None = None
-    q_positions: Array | None = None
-    k_positions: Array | None = None
+    q_positions: range | Array | None = None
+    k_positions: range | Array | None = None
     want: Want = "out"
     dtype: str = "float32"
     bias_dtype: str | None = None

@@ -1,0 +1,81 @@
+"""The gradients of attention by their formulas, and how far from them float32 arithmetic may be.
+
+For the weights p of the oracle, the factors f of dropout, and cotangents g of the output and h of lse:
+
+    a_ij = f_ij g_i . v_j     delta_i = g_i . o_i     ds_ij = p_ij (a_ij - delta_i + h_i)
+    dq_i = scale sum_j ds_ij k_j     dk_j = scale sum_i ds_ij q_i     dv_j = sum_i f_ij p_ij g_i
+
+p errs by W, the bound of the weights, and o by B, that of the output; a dot product of n terms by n u times the sum
+of the magnitudes. So a errs by (E + 3) u f |g| . |v|, delta by |g| . B + (E + 3) u |g| . |o| where it is taken from
+the output, and by sum_j (W_j + (K + 3) u p_j) |a_j| where it is summed over the keys; both are allowed together. Each
+step adds its own roundings, and `bounds.LEAST` is lost where subnormal numbers are flushed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import bounds, oracle
+from .masks import Array
+from .oracle_layers import Value
+from .trials import Call
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """With respect to q, k and v, in their shapes."""
+
+    q: Value
+    k: Value
+    v: Value
+
+
+def gradients(call: Call, g: Array, h: Array | float = 0.0) -> Gradients:
+    """The gradients of sum(g out) + sum(h lse); q has all the leading axes, rank 3 or more, and there is no softcap."""
+    exact = oracle.attention(call)
+    u, least = bounds.UNIT[bounds.inside(call.dtype)], bounds.LEAST[bounds.inside(call.dtype)]
+    q, k, g = (np.asarray(x, np.float64) for x in (call.q, call.k, g))
+    (H, D), G, (K, E) = (q.shape[-3], q.shape[-1]), k.shape[-3], exact.values.shape[-2:]
+    k, v = np.repeat(k, H // G, axis=-3), exact.values
+    scale = D**-0.5 if call.scale is None else call.scale
+    p, f, W = exact.weights, exact.factors, bounds.weights(exact, call.dtype)
+    a, a_error = f * (g @ _turned(v)), (E + 3) * u * f * (np.abs(g) @ _turned(np.abs(v)))
+    delta = np.sum(g * exact.out, axis=-1, keepdims=True)
+    from_out = np.abs(g) * (bounds.out(exact, call.dtype) + (E + 3) * u * np.abs(exact.out))
+    from_keys = (W + (K + 3) * u * p) * np.abs(a) + p * a_error
+    delta_error = from_out.sum(-1, keepdims=True) + from_keys.sum(-1, keepdims=True)
+    rest = np.broadcast_to(np.asarray(h, np.float64), p.shape[:-1])[..., None]
+    ds, size = p * (a - delta + rest), np.abs(a) + np.abs(delta) + np.abs(rest)
+    error = (p + W) * (a_error + delta_error + 4 * u * size) + W * size + least
+    of_scores = Value(ds, np.where(exact.visible, error, 0.0))
+    of_values = Value(p * f, W * f + 2 * u * p * f)
+    return Gradients(
+        _product(of_scores, k, scale, u),
+        _grouped(_product(_turned_value(of_scores), q, scale, u), G, u),
+        _grouped(_product(_turned_value(of_values), g, 1.0, u), G, u),
+    )
+
+
+def _product(x: Value, y: Array, scale: float, u: float) -> Value:
+    """scale * (x @ y) for y without error."""
+    n, magnitude = x.exact.shape[-1], np.abs(x.exact) + x.error
+    error = x.error @ np.abs(y) + (n + 3) * u * (magnitude @ np.abs(y))
+    return Value(scale * (x.exact @ y), abs(scale) * error)
+
+
+def _grouped(x: Value, G: int, u: float) -> Value:
+    """The sum over the query heads that share a key head."""
+    *lead, H, K, D = x.exact.shape
+    exact, error = (part.reshape(*lead, G, H // G, K, D) for part in (x.exact, x.error))
+    rounding = (H // G) * u * (np.abs(exact) + error)
+    return Value(exact.sum(-3), (error + rounding).sum(-3))
+
+
+def _turned(x: Array) -> Array:
+    return np.swapaxes(x, -1, -2)
+
+
+def _turned_value(x: Value) -> Value:
+    return Value(_turned(x.exact), _turned(x.error))
