@@ -66,10 +66,11 @@ def weights(request: Request, numerics: Numerics) -> Array:
 
 def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span, stripe: Span) -> tuple[Partial, Seen]:
     """The sums of one tile of queries, part of a stripe, over all the keys that the stripe may see."""
-    xp, axes = request.xp, request.axes
+    xp = request.xp
     q_tile = numerics.queries(request, operands, q)
-    nothing = xp.zeros((*axes.lead, axes.H, q.size, 1), dtype=xp.bool, **on(request.device))
-    carry = (numerics.start(request, q_tile), Seen(nothing, nothing, nothing))
+    part = numerics.start(request, q_tile)
+    nothing = xp.zeros_like(part.total, dtype=xp.bool)
+    carry = (part, Seen(nothing, nothing, nothing))
 
     def step(carry: tuple[Partial, Seen], k: Span, status: Status) -> tuple[Partial, Seen]:
         part, seen = carry

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ._compat import Array, dtype_name, namespace, widened
 from .bias import Term
-from .host import on
+from .host import beside
 from .request import Request
 from .shapes import Span, is_number
 
@@ -93,16 +93,19 @@ class Fast:
         return key, value
 
     def start(self, request: Request, q: Array) -> Partial:
-        xp, axes, place = request.xp, request.axes, on(request.device)
-        rows = (*axes.lead, axes.H, q.shape[-2])
-        out = xp.zeros((*rows, axes.E), dtype=q.dtype, **place)
+        xp, axes = request.xp, request.axes
+        # Made from q, not from a shape: on arrays sharded over devices the sums then lie where their rows are.
+        total = xp.zeros_like(q[..., :1]) if axes.D else xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, **beside(q))
+        if q.shape[:-3] != axes.lead:
+            total = xp.broadcast_to(total, (*axes.lead, *q.shape[-3:-1], 1))
+        out = total + xp.zeros((axes.E,), dtype=q.dtype, **beside(q))
         if request.sink is None:
-            total = xp.zeros((*rows, 1), dtype=q.dtype, **place)
             return Partial(total - math.inf, total, out)
         sink = request.sink
         if is_number(sink):
-            sink = xp.full((), float(sink), dtype=q.dtype, **place)
-        reference = xp.astype(sink, q.dtype, copy=False)[..., None, None] + xp.zeros((*rows, 1), dtype=q.dtype, **place)
+            reference = total + sink
+        else:
+            reference = xp.astype(sink, q.dtype, copy=False)[..., None, None] + total
         return Partial(reference, xp.exp(reference - _shift(xp, reference)), out)
 
     def score(self, request: Request, q: Array, k: Array, bias: Array | None) -> Array:
