@@ -1,0 +1,94 @@
+"""The host seam: kernels are asked, may decline, and never change what `portable` answers; loops and unknown arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnspec
+from attnspec import host
+from attnspec.errors import KernelError, OptionError
+
+Q, K, D, E = 3, 5, 4, 2
+ARRAYS = [np.random.default_rng(0).standard_normal(shape) for shape in ((Q, D), (K, D), (K, E))]
+
+
+def _kernel(*, declines: str | None = None, with_lse: bool = True, calls: list[Any] | None = None) -> host.Kernel:
+    def call(request: Any) -> tuple[Any, Any]:
+        if calls is not None:
+            calls.append(request)
+        rows = request.q.shape[:-1]
+        return np.full((*rows, request.v.shape[-1]), 7.0), np.full(rows, 8.0) if with_lse else None
+
+    return host.Kernel("seven", lambda request: declines, call)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def install(*found: host.Kernel) -> None:
+        monkeypatch.setitem(host._hosts, "numpy", replace(host.host_of(ARRAYS[0]), kernels=found))
+
+    return install
+
+
+def test_auto_and_native_take_a_kernel_and_portable_does_not(kernels: Any) -> None:
+    kernels(_kernel())
+    for implementation in ("auto", "native"):
+        assert np.all(attnspec.attention(*ARRAYS, implementation=implementation) == 7.0)
+    assert not np.any(attnspec.attention(*ARRAYS, implementation="portable") == 7.0)
+
+
+def test_a_kernel_that_declines_is_passed_over_and_native_says_why(kernels: Any) -> None:
+    kernels(_kernel(declines="no heads of width 4"))
+    assert np.array_equal(attnspec.attention(*ARRAYS), attnspec.attention(*ARRAYS, implementation="portable"))
+    with pytest.raises(KernelError, match=r"seven: no heads of width 4"):
+        attnspec.attention(*ARRAYS, implementation="native")
+
+
+def test_native_without_kernels_says_so(kernels: Any) -> None:
+    kernels()
+    with pytest.raises(KernelError, match=r"\(1, 3, 4\) float64.*has none"):
+        attnspec.attention(*ARRAYS, implementation="native")
+
+
+def test_asking_for_lse_keeps_the_out_of_a_kernel_that_has_none(kernels: Any) -> None:
+    kernels(_kernel(with_lse=False))
+    out, lse = attnspec.attention_with_lse(*ARRAYS)
+    _, expected = attnspec.attention_with_lse(*ARRAYS, implementation="portable")
+    assert np.all(out == 7.0)
+    assert np.array_equal(lse, expected)
+
+
+def test_a_kernel_sees_a_validated_request(kernels: Any) -> None:
+    calls: list[Any] = []
+    kernels(_kernel(calls=calls))
+    attnspec.attention(*ARRAYS, mask=attnspec.causal(), scale=0.5)
+    (request,) = calls
+    assert (request.axes.Q, request.axes.K, request.axes.D, request.axes.E) == (Q, K, D, E)
+    assert request.scale == 0.5
+
+
+def test_an_implementation_of_another_name_is_refused() -> None:
+    with pytest.raises(OptionError, match="fastest"):
+        attnspec.attention(*ARRAYS, implementation="fastest")
+
+
+def test_a_host_that_does_not_load_is_the_default_with_its_error_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def load(self) -> None:
+            raise RuntimeError("half installed")
+
+    class Foreign:
+        pass
+
+    Foreign.__module__ = "nowhere.arrays"
+    monkeypatch.setitem(host._entries, "nowhere", Broken())  # type: ignore[arg-type]
+    try:
+        assert host.host_of(Foreign()) is host.DEFAULT
+        assert "half installed" in str(host.errors["nowhere"])
+    finally:
+        host._hosts.pop("nowhere", None)
+        host.errors.pop("nowhere", None)
