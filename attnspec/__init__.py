@@ -23,7 +23,9 @@ from .multihead import (
     multi_head_attention,
     multi_head_attention_with_cache,
     multi_head_outputs,
+    multi_head_outputs_with_cache,
     multi_head_weights,
+    multi_head_weights_with_cache,
 )
 from .norm import layer_norm, rms_norm
 from .params import FeedForwardParams, LayerParams, MultiHeadParams, NormParams, StackParams
@@ -36,11 +38,11 @@ from .softmax import merge_attention
 __version__ = "0.1.0"
 
 __all__ = [
-    "Bias", "Cache", "Dropout", "FeedForwardParams", "LayerParams", "Mask", "MultiHeadParams", "NormParams", "Request",
-    "Rotary", "Span", "StackParams", "add_and_norm", "alibi", "as_bias", "as_mask", "attention", "attention_weights",
-    "attention_with_lse", "causal", "dropout", "embed", "errors", "feed_forward", "layer_norm", "mean_pool",
-    "merge_attention", "multi_head_attention", "multi_head_attention_with_cache", "multi_head_outputs",
-    "multi_head_weights", "normalise", "padding", "params", "pre_norm", "random", "relative_bias", "rms_norm", "rotary",
-    "segments", "transformer_layer", "transformer_layer_with_cache", "transformer_stack",
-    "transformer_stack_with_cache", "window",
+    "Bias", "Cache", "Dropout", "FeedForwardParams", "LayerParams", "Mask", "MultiHeadParams", "NormParams",
+    "Request", "Rotary", "Span", "StackParams", "add_and_norm", "alibi", "as_bias", "as_mask", "attention",
+    "attention_weights", "attention_with_lse", "causal", "dropout", "embed", "errors", "feed_forward", "layer_norm",
+    "mean_pool", "merge_attention", "multi_head_attention", "multi_head_attention_with_cache", "multi_head_outputs",
+    "multi_head_outputs_with_cache", "multi_head_weights", "multi_head_weights_with_cache", "normalise", "padding",
+    "params", "pre_norm", "random", "relative_bias", "rms_norm", "rotary", "segments", "transformer_layer",
+    "transformer_layer_with_cache", "transformer_stack", "transformer_stack_with_cache", "window",
 ]  # fmt: skip

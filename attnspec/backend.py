@@ -73,9 +73,13 @@ class _Chosen:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(self._module, name):
-            return getattr(self._module, name)
-        return getattr(_PACKAGE, name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        for place in (self._module, _PACKAGE):
+            if hasattr(place, name):
+                return getattr(place, name)
+        msg = f"backend {self._module.name!r} has no {name!r}, and attnspec has none"
+        raise AttributeError(msg)
 
     def __dir__(self) -> list[str]:
         return sorted({*dir(self._module), *_PACKAGE.__all__})
@@ -90,6 +94,6 @@ def choose(name: str) -> Backend:
 
 
 def __getattr__(name: str) -> Backend:
-    if name.startswith("__"):
+    if name.startswith("_"):
         raise AttributeError(name)
     return choose(os.environ.get(VARIABLE) or "numpy" if name == "default" else name)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from . import _compat
-from ._compat import FLOATING, Array, Namespace, dtype_name
+from ._compat import FLOATING, Array, Namespace, dtype_name, widened
 from .errors import DTypeError, OptionError, ShapeError
 from .host import on
-from .rules import Align, Ints, Status, checked_align, checked_ints, fits, per_batch
+from .rules import Align, Ints, Status, checked_align, checked_ints, clamped, fits, per_batch
 from .shapes import Axes, Span, broadcasts_to
 from .struct import Struct
 
@@ -49,6 +49,10 @@ class Term(Struct):
 
     def check(self, axes: Axes) -> None:
         """Raise unless each array fits the call."""
+
+    def computed_in(self, dtype: str) -> Term:
+        """The term for scores of that dtype; what is made from Python numbers is made in it."""
+        return self
 
 
 def alibi(heads: int | Array, *, offset: int | Array = 0, align: Align = "start") -> Term:
@@ -127,10 +131,11 @@ def relative_bias(
             raise ShapeError(msg)
         return Relative(table, checked_ints("offset", offset), checked_align(align), None, True)
     buckets = n // 2 if bidirectional else n
-    if type(max_distance) is not int or max_distance <= buckets // 2 or n % (2 if bidirectional else 1):
+    even = n % 2 == 0 or not bidirectional
+    if type(max_distance) is not int or buckets < 2 or max_distance <= buckets // 2 or not even:
         msg = (
-            f"max_distance={max_distance!r} with N={n} buckets: an int > {buckets // 2} is needed"
-            f"{' and an even N' if bidirectional else ''}."
+            f"max_distance={max_distance!r} with N={n} buckets: an int > {buckets // 2} is needed, and "
+            f"{'an even N >= 4' if bidirectional else 'N >= 2'}."
         )
         raise OptionError(msg)
     return Relative(table, checked_ints("offset", offset), checked_align(align), max_distance, bidirectional)
@@ -156,6 +161,10 @@ class Alibi(Term):
     slopes: tuple[float, ...] | Array
     offset: Ints
     align: Align
+    dtype: str = "float32"
+
+    def computed_in(self, dtype: str) -> Term:
+        return replace(self, dtype="float64" if dtype == "float64" else "float32")
 
     def check(self, axes: Axes) -> None:
         shape = (len(self.slopes),) if isinstance(self.slopes, tuple) else tuple(self.slopes.shape)
@@ -168,7 +177,9 @@ class Alibi(Term):
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         slopes = self.slopes
         if isinstance(slopes, tuple):
-            slopes = xp.asarray(slopes, dtype=xp.float32, **on(device))
+            slopes = xp.asarray(slopes, dtype=getattr(xp, self.dtype), **on(device))
+        # Wide enough for the distances: 2049 is no float16, and a bias must not overflow into a mask.
+        slopes = widened(slopes)
         distance = xp.abs(_ahead(self, q, k, xp, device))
         return -slopes[:, None, None] * xp.astype(distance, slopes.dtype)
 
@@ -213,13 +224,10 @@ class Relative(Term):
         buckets = n // 2 if self.bidirectional else n
         distance = xp.abs(ahead) if self.bidirectional else xp.where(ahead < 0, -ahead, 0)
         exact = buckets // 2
-        # Integer thresholds, computed once on the host: a logarithm rounds otherwise on every framework.
-        ratio = self.max_distance / exact
         bucket = xp.clip(distance, 0, exact)
         for step in range(1, buckets - exact):
-            bucket = bucket + xp.astype(
-                distance >= math.ceil(exact * ratio ** (step / (buckets - exact))), bucket.dtype
-            )
+            threshold = _log_threshold(exact, self.max_distance, step, buckets - exact)
+            bucket = bucket + xp.astype(distance >= threshold, bucket.dtype)
         return xp.where(ahead > 0, bucket + buckets, bucket) if self.bidirectional else bucket
 
 
@@ -250,10 +258,16 @@ class Sum(Term):
         self.a.check(axes)
         self.b.check(axes)
 
+    def computed_in(self, dtype: str) -> Term:
+        return Sum(self.a.computed_in(dtype), self.b.computed_in(dtype))
+
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        a, b = (x.tile(q, k, xp=xp, device=device) for x in (self.a, self.b))
+        a, b = (widened(x.tile(q, k, xp=xp, device=device)) for x in (self.a, self.b))
         wider = xp.result_type(a.dtype, b.dtype)
-        return xp.astype(a, wider, copy=False) + xp.astype(b, wider, copy=False)
+        total = xp.astype(a, wider, copy=False) + xp.astype(b, wider, copy=False)
+        # Two finite numbers stay a number: their overflow to -inf would mask the pair (SCORE-5).
+        largest = float(xp.finfo(wider).max)
+        return xp.where(xp.isfinite(a) & xp.isfinite(b), xp.clip(total, -largest, largest), total)
 
     def status(self, q: Span, k: Span, /) -> Status:
         both = {self.a.status(q, k), self.b.status(q, k)}
@@ -276,8 +290,17 @@ class Foreign(Term):
 def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:
     """j - i - offset as integers (..., 1, q, k)."""
     shift = k.total - q.total if rule.align == "end" else 0
-    offset = per_batch(rule.offset, 3, xp, device)
+    offset = per_batch(clamped(rule.offset), 3, xp, device)
     return k.index[..., None, None, :] - q.index[..., None, :, None] - (offset + shift)
+
+
+def _log_threshold(exact: int, most: int, step: int, steps: int) -> int:
+    """The least integer >= exact (most / exact)**(step / steps), in integers: logarithms round as libraries like."""
+    target = exact ** (steps - step) * most**step
+    least = max(1, int(exact * (most / exact) ** (step / steps)) - 1)
+    while least**steps < target:
+        least += 1
+    return least
 
 
 def _published_slopes(heads: int) -> tuple[float, ...]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _compat
-from ._compat import Array, dtype_name
-from .errors import CacheError, OptionError, ShapeError
+from ._compat import SIGNED, Array, dtype_name
+from .errors import CacheError, ShapeError
 from .host import beside, host_of
 from .masks import padding
 from .params import MultiHeadParams
-from .rules import Rule
-from .shapes import floating
+from .rules import Rule, widened_ints
+from .shapes import broadcasts_to, floating, zeros
 from .struct import LEAF, Struct
 
 
@@ -20,10 +20,10 @@ from .struct import LEAF, Struct
 class Cache(Struct):
     """Keys and values of what came before: rows `0 : length` of `capacity` are written.
 
-    `length` is a Python int, or a signed integer array: 0-d, or over the leading axes (one length an item). As an int
-    it is checked, and writing past the end raises `errors.CacheError`; as an array it cannot be looked at, and an
-    append that does not fit leaves the rows alone and turns the length into -1, from which it never recovers; all that
-    is computed with it is NaN (MULTIHEAD-4).
+    `length` is a Python int, or a signed integer array: 0-d, or over the leading axes (one length an item). Writing
+    past the end raises `errors.CacheError`. Where the length cannot be looked at (traced), an append that does not fit
+    leaves the rows alone and turns the length into -1, from which it never recovers; all that is computed with it is
+    NaN (MULTIHEAD-4). With an array every step has the same shapes, so a compiled step is compiled once.
     """
 
     k: Array  # (..., G, capacity, D)
@@ -52,16 +52,9 @@ class Cache(Struct):
         >>> cache.length
         3
         """
-        place = like if _compat.is_array(like) else like.asarray(0)
-        xp = _compat.namespace(place)
-        if dtype not in _compat.FLOATING or not hasattr(xp, dtype):
-            msg = f"dtype={dtype!r}: one of {', '.join(_compat.FLOATING)} that {xp.__name__} has is needed."
-            raise OptionError(msg)
-        k, v = (
-            xp.zeros((*lead, kv_heads, capacity, width), dtype=getattr(xp, dtype), **beside(place))
-            for width in (key_width, key_width if value_width is None else value_width)
-        )
-        return cls(k, v, 0)
+        rows = (*lead, kv_heads, capacity)
+        values = key_width if value_width is None else value_width
+        return cls(zeros((*rows, key_width), dtype, like), zeros((*rows, values), dtype, like), 0)
 
     @classmethod
     def of(cls, params: MultiHeadParams, *, capacity: int, lead: tuple[int, ...] = ()) -> Cache:
@@ -86,21 +79,18 @@ class Cache(Struct):
                     f"k {tuple(k.shape)} and v {tuple(v.shape)} do not extend it."
                 )
                 raise ShapeError(msg)
-        n = k.shape[-2]
-        if isinstance(self.length, int):
-            if self.length + n > self.capacity:
-                msg = (
-                    f"the cache has {self.capacity} rows, {self.length} are written and {n} more do not fit. "
-                    "Make a larger one."
-                )
-                raise CacheError(msg)
-            start = self.length
+        n, start = k.shape[-2], self._checked_length()
+        if isinstance(start, int):
+            if start + n > self.capacity:
+                self._overflow(start, n)
             return Cache(_spliced(self.k, k, start), _spliced(self.v, v, start), start + n)
         with host_of(self.k).scope():
-            fits = (self.length >= 0) & (self.length + n <= self.capacity)
             xp = _compat.namespace(self.k)
-            longer = xp.where(fits, self.length + n, -1)
-            return Cache(_placed(self.k, k, self.length, fits), _placed(self.v, v, self.length, fits), longer)
+            fits = (start >= 0) & (start + n <= self.capacity)
+            if host_of(start).concrete(start) and not bool(xp.all(fits)):
+                self._overflow(int(xp.max(start)), n)
+            longer = xp.where(fits, start + n, -1)
+            return Cache(_placed(self.k, k, start, fits), _placed(self.v, v, start, fits), longer)
 
     def mask(self) -> Rule:
         """Which rows are written, as a mask over the keys."""
@@ -112,6 +102,25 @@ class Cache(Struct):
         if isinstance(start, int):
             return range(start, start + n)
         return start[..., None] + _compat.namespace(self.k).arange(n, **beside(self.k))
+
+    def _checked_length(self) -> Any:
+        length = self.length
+        if _compat.is_array(length):
+            if dtype_name(length) not in SIGNED or not broadcasts_to(length.shape, self.k.shape[:-3]):
+                msg = (
+                    f"length is {dtype_name(length)} of shape {tuple(length.shape)}; "
+                    f"signed integers over {tuple(self.k.shape[:-3])} are needed."
+                )
+                raise ShapeError(msg)
+            return widened_ints(length)
+        if type(length) is not int or length < 0:
+            msg = f"length={length!r}: an int >= 0 or a signed integer array is needed."
+            raise CacheError(msg)
+        return length
+
+    def _overflow(self, start: int, n: int) -> None:
+        msg = f"the cache has {self.capacity} rows, {start} are written and {n} more do not fit. Make a larger one."
+        raise CacheError(msg)
 
 
 def _spliced(old: Array, new: Array, start: int) -> Array:

@@ -36,7 +36,8 @@ def embed(table: Array, ids: Array) -> Array:
             msg = f"ids run from {int(xp.min(ids))} to {int(xp.max(ids))}; the table has rows 0 to {V - 1}."
             raise OptionError(msg)
         flat = xp.take(table, xp.clip(xp.reshape(ids, (-1,)), 0, max(V - 1, 0)), axis=0)
-        return xp.where(known[..., None], xp.reshape(flat, (*ids.shape, M)), float("nan"))
+        nothing = xp.asarray(float("nan"), dtype=table.dtype, **beside(table))
+        return xp.where(known[..., None], xp.reshape(flat, (*ids.shape, M)), nothing)
 
 
 def mean_pool(x: Array, lengths: int | list[int] | Array | None = None) -> Array:
@@ -51,6 +52,9 @@ def mean_pool(x: Array, lengths: int | list[int] | Array | None = None) -> Array
     [2.0]
     """
     floating(x=x)
+    if x.ndim < 2:
+        msg = f"x has shape {tuple(x.shape)}; (..., Q, M) is needed."
+        raise ShapeError(msg)
     xp = _compat.namespace(x)
     Q = x.shape[-2]
     n: Array = Q if lengths is None else lengths

@@ -10,7 +10,7 @@ from .errors import OptionError
 from .host import host_of
 from .linear import linear
 from .params import FeedForwardParams
-from .shapes import floating
+from .shapes import expect, floating
 from .special import erfc
 
 
@@ -35,6 +35,13 @@ def feed_forward(params: FeedForwardParams, x: Array) -> Array:
     [[0.0, 2.0]]
     """
     floating(x=x, w_in=params.w_in, w_out=params.w_out)
+    M, F = params.w_in.shape if params.w_in.ndim == 2 else (-1, -1)
+    for name, a, shape, letters in (
+        ("x", x, (*x.shape[:-1], M), "(..., M)"), ("w_in", params.w_in, (M, F), "(M, F)"),
+        ("w_out", params.w_out, (F, M), "(F, M)"), ("w_gate", params.w_gate, (M, F), "(M, F)"),
+        ("b_in", params.b_in, (F,), "(F,)"), ("b_out", params.b_out, (M,), "(M,)"),
+    ):  # fmt: skip
+        expect(name, a, shape, letters)
     if params.activation not in _ACTIVATIONS:
         msg = f"activation={params.activation!r}: one of {', '.join(_ACTIVATIONS)} is needed."
         raise OptionError(msg)
@@ -63,8 +70,10 @@ def gelu_tanh(x: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    """x / (1 + exp(-x))."""
-    return x / (1.0 + _compat.namespace(x).exp(-x))
+    """x / (1 + exp(-x)), with exponentials of negative numbers alone: neither it nor its gradient overflows."""
+    xp = _compat.namespace(x)
+    z = xp.exp(xp.where(x > 0, -x, x))
+    return x * xp.where(x > 0, 1.0, z) / (1.0 + z)
 
 
 _ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}

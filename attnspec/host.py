@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,10 @@ def _no_device(x: Array) -> None:
     return None
 
 
+def _own_dtype(xp: Any, name: str) -> Any:
+    return getattr(xp, name, None)
+
+
 @dataclass(frozen=True)
 class Host:
     """What a framework adds to the standard. Every field has a default that is right everywhere.
@@ -81,6 +85,8 @@ class Host:
         Make a `Struct` subclass a pytree of the framework.
     device_of
         The device to create further arrays on, None where the framework places them itself.
+    dtype
+        `dtype(xp, name)`: the dtype of that name, None if there is none.
     kernels
         Fused implementations, best first.
     """
@@ -94,6 +100,7 @@ class Host:
     threefry: Callable[[tuple[Any, Any], tuple[Any, Any]], tuple[Any, Any]] | None = None
     register: Callable[[type], None] = _nothing
     device_of: Callable[[Array], Any] = _no_device
+    dtype: Callable[[Any, str], Any] = _own_dtype
     kernels: tuple[Kernel, ...] = ()
 
 
@@ -102,14 +109,13 @@ DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))
 _entries: dict[str, EntryPoint] = {}
 _hosts: dict[str, Host] = {}
 _announced: list[type] = []
+_registered: set[tuple[int, type]] = set()  # several roots may share one host
 errors: dict[str, Exception] = {}
 
 
 def host_of(array: Array) -> Host:
-    """The host of an array, by the root package of its type; `DEFAULT` for what nobody registered."""
-    root = type(array).__module__.partition(".")[0]
-    _ready(root)
-    return _hosts[root]
+    """The host of an array, by the root package of its type or of a base of it; `DEFAULT` if nobody registered one."""
+    return _hosts[_root(type(array))]
 
 
 def announce(cls: type) -> None:
@@ -119,8 +125,8 @@ def announce(cls: type) -> None:
             _ready(root)
     if cls not in _announced:
         _announced.append(cls)
-        for host in set(_hosts.values()):
-            host.register(cls)
+        for root in list(_hosts):
+            _register(root, cls)
 
 
 def on(device: Any) -> dict[str, Any]:
@@ -133,6 +139,13 @@ def beside(array: Array) -> dict[str, Any]:
     return on(host_of(array).device_of(array))
 
 
+def _root(kind: type) -> str:
+    roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    root = next((r for r in roots if r in _entries), roots[0])
+    _ready(root)
+    return root
+
+
 def _ready(root: str) -> None:
     if root in _hosts:
         return
@@ -140,17 +153,36 @@ def _ready(root: str) -> None:
     if root in _entries:
         try:
             host = _entries[root].load()
+            lacking = [f.name for f in fields(Host) if not hasattr(host, f.name)]
+            if lacking:
+                msg = f"{_entries[root].value} is no Host: it lacks {', '.join(lacking)}."
+                raise TypeError(msg)
         except Exception as error:
-            errors[root] = error
-    if host not in _hosts.values():
-        for cls in _announced:
-            host.register(cls)
+            host, errors[root] = DEFAULT, error
     _hosts[root] = host
+    for cls in _announced:
+        _register(root, cls)
 
 
-# The first array, or the first struct, may arrive while `torch.compile` records: it then calls these two functions
-# instead of tracing them.
-_ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def _register(root: str, cls: type) -> None:
+    """A host that cannot register a class loses its say; it must not stop the others."""
+    host = _hosts[root]
+    if (id(host), cls) in _registered:
+        return
+    _registered.add((id(host), cls))
+    try:
+        host.register(cls)
+    except Exception as error:
+        _hosts[root], errors[root] = DEFAULT, error
+
+
+# The first array, or the first struct, may arrive while `torch.compile` records: it then calls these functions instead
+# of tracing them.
+_root._dynamo_marked_constant = True  # type: ignore[attr-defined]
 announce._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-_entries.update((entry.name, entry) for entry in entry_points(group=_compat.HOSTS_GROUP))
+for _entry in entry_points(group=_compat.HOSTS_GROUP):
+    if _entries.setdefault(_entry.name, _entry).value != _entry.value:
+        errors[_entry.name] = ImportError(
+            f"two hosts for {_entry.name!r}: {_entries[_entry.name].value}, {_entry.value}"
+        )

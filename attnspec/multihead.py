@@ -9,14 +9,15 @@ from ._compat import Array
 from .attention import attention, attention_weights
 from .bias import Bias
 from .cache import Cache
-from .errors import ShapeError
+from .errors import OptionError, ShapeError
 from .host import beside, host_of
 from .linear import into_heads, out_of_heads
 from .masks import Mask, as_mask, causal
 from .params import MultiHeadParams
-from .request import Dropout
+from .request import Dropout, checked_options
 from .rotary import Rotary
-from .shapes import floating
+from .shapes import Axes, broadcast_shapes, expect, floating, together
+from .struct import arrays_in
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -119,8 +120,7 @@ def multi_head_weights(
     """
     with host_of(x).scope():
         q, k, _ = _project(params, x, context, rotary, options)
-        of_weights: dict[str, Any] = {n: o for n, o in options.items() if n not in ("dropout", "implementation")}
-        return attention_weights(q, k, **of_weights)
+        return attention_weights(q, k, **_of_weights(options))
 
 
 def multi_head_attention_with_cache(
@@ -153,36 +153,79 @@ def multi_head_attention_with_cache(
     >>> bool(np.allclose(np.concatenate([first, last]), whole, atol=1e-6))
     True
     """
+    q, k, v, placed, longer = _project_with_cache(params, x, cache, rotary, options)
+    with host_of(x).scope():
+        y = out_of_heads(attention(q, k, v, **placed), params.wo, params.bo)
+        return _nan_past_the_end(y, longer.length, 2), longer
+
+
+def multi_head_outputs_with_cache(
+    params: MultiHeadParams,
+    x: Array,
+    cache: Cache,
+    *,
+    rotary: Rotary | None = None,
+    **options: Unpack[AttentionOptions],
+) -> tuple[Array, Cache]:
+    """`multi_head_outputs` of the next rows, as `multi_head_attention_with_cache`: (..., H, Q, E), and the cache."""
+    q, k, v, placed, longer = _project_with_cache(params, x, cache, rotary, options)
+    return _nan_past_the_end(attention(q, k, v, **placed), longer.length, 3), longer
+
+
+def multi_head_weights_with_cache(
+    params: MultiHeadParams,
+    x: Array,
+    cache: Cache,
+    *,
+    rotary: Rotary | None = None,
+    **options: Unpack[AttentionOptions],
+) -> tuple[Array, Cache]:
+    """`multi_head_weights` of the next rows, as `multi_head_attention_with_cache`: (..., H, Q, K), and the cache."""
+    q, k, _, placed, longer = _project_with_cache(params, x, cache, rotary, options)
+    return _nan_past_the_end(attention_weights(q, k, **_of_weights(placed)), longer.length, 3), longer
+
+
+def _project_with_cache(
+    params: MultiHeadParams, x: Array, cache: Cache, rotary: Rotary | None, options: AttentionOptions
+) -> tuple[Array, Array, Array, AttentionOptions, Cache]:
+    """q of the next rows, k and v of all rows so far, the options with their positions, and the longer cache."""
     if "q_positions" in options or "k_positions" in options:
         msg = "positions come from the cache here; q_positions and k_positions are not taken."
-        raise ShapeError(msg)
+        raise OptionError(msg)
+    positions = cache.positions(x.shape[-2])
+    of_rows: AttentionOptions = {"q_positions": positions, "k_positions": positions}
     with host_of(x).scope():
-        positions = cache.positions(x.shape[-2])
-        placed: AttentionOptions = {**options, "q_positions": positions, "k_positions": positions}
-        q, k, v = _project(params, x, None, rotary, placed)
+        q, k, v = _project(params, x, None, rotary, of_rows)
         longer = cache.append(k, v)
         k, v = longer.k, longer.v
         if isinstance(longer.length, int):
             k, v = k[..., : longer.length, :], v[..., : longer.length, :]
-        mask = options.get("mask")
-        placed = {**options, "q_positions": positions, "mask": causal() if mask is None else causal() & as_mask(mask)}
-        y = out_of_heads(attention(q, k, v, **placed), params.wo, params.bo)
-        if not isinstance(longer.length, int):
-            xp = _compat.namespace(y)
-            y = xp.where(longer.length[..., None, None] < 0, xp.asarray(float("nan"), dtype=y.dtype, **beside(y)), y)
-        return y, longer
+    mask = options.get("mask")
+    seen = causal() if mask is None else causal() & as_mask(mask)
+    return q, k, v, {**options, "q_positions": positions, "mask": seen}, longer
+
+
+def _nan_past_the_end(y: Array, length: int | Array, trailing: int) -> Array:
+    """NaN where the cache ran over (MULTIHEAD-4)."""
+    if isinstance(length, int):
+        return y
+    xp = _compat.namespace(y)
+    nothing = xp.asarray(float("nan"), dtype=y.dtype, **beside(y))
+    return xp.where(length[(..., *(None,) * trailing)] < 0, nothing, y)
+
+
+def _of_weights(options: AttentionOptions) -> dict[str, Any]:
+    return {name: option for name, option in options.items() if name not in ("dropout", "implementation")}
 
 
 def _project(
     params: MultiHeadParams, x: Array, context: Array | None, rotary: Rotary | None, options: AttentionOptions
 ) -> tuple[Array, Array, Array]:
-    """q (..., H, Q, D), k (..., G, K, D), v (..., G, K, E)."""
+    """q (..., H, Q, D), k (..., G, K, D), v (..., G, K, E), after everything is known to fit."""
     c = x if context is None else context
-    floating(x=x, context=c, **{n: w for n in ("wq", "wk", "wv", "wo") if (w := getattr(params, n)) is not None})
-    for name, a, width in (("x", x, params.wq.shape[0]), ("context", c, params.wk.shape[0])):
-        if a.ndim < 2 or a.shape[-1] != width:
-            msg = f"{name} has shape {tuple(a.shape)}; the parameters need (..., rows, {width})."
-            raise ShapeError(msg)
+    axes = _axes(params, x, c)
+    checked: dict[str, Any] = {name: option for name, option in options.items() if name != "implementation"}
+    checked_options(axes, x, **checked)
     q = into_heads(x, params.wq, params.bq)
     k = into_heads(c, params.wk, params.bk)
     v = into_heads(c, params.wv, params.bv)
@@ -190,6 +233,33 @@ def _project(
         q = rotary(q, _positions(options.get("q_positions"), q))
         k = rotary(k, _positions(options.get("k_positions"), k))
     return q, k, v
+
+
+def _axes(params: MultiHeadParams, x: Array, c: Array) -> Axes:
+    """The axes of the attention call, and a ShapeError for whatever does not fit it."""
+    floating(x=x, context=c, wq=params.wq, wk=params.wk, wv=params.wv, wo=params.wo)
+    for name, a in (("x", x), ("context", c)):
+        if a.ndim < 2:
+            msg = f"{name} has shape {tuple(a.shape)}; (..., rows, width) is needed."
+            raise ShapeError(msg)
+    for name, w in (("wq", params.wq), ("wk", params.wk), ("wv", params.wv), ("wo", params.wo)):
+        if w.ndim != 3:
+            msg = f"{name} has shape {tuple(w.shape)}; three axes are needed, one of them the heads'."
+            raise ShapeError(msg)
+    (M, H, D), (C, G, _), E = params.wq.shape, params.wk.shape, params.wv.shape[2]
+    for name, a, shape, letters in (
+        ("x", x, (*x.shape[:-1], M), "(..., Q, M)"), ("context", c, (*c.shape[:-1], C), "(..., K, C)"),
+        ("wk", params.wk, (C, G, D), "(C, G, D)"), ("wv", params.wv, (C, G, E), "(C, G, E)"),
+        ("wo", params.wo, (H, E, *params.wo.shape[2:3]), "(H, E, M)"), ("bq", params.bq, (H, D), "(H, D)"),
+        ("bk", params.bk, (G, D), "(G, D)"), ("bv", params.bv, (G, E), "(G, E)"),
+        ("bo", params.bo, params.wo.shape[2:], "(M,)"),
+    ):  # fmt: skip
+        expect(name, a, shape, letters)
+    together(x=x, **arrays_in("params", params))
+    if (H % G if G else H) != 0:
+        msg = f"query heads must be a multiple of key/value heads: wq has H={H}, wk has G={G}."
+        raise ShapeError(msg)
+    return Axes(broadcast_shapes(x.shape[:-2], c.shape[:-2]), H, G, x.shape[-2], c.shape[-2], D, E)
 
 
 def _positions(positions: Array | range | None, x: Array) -> Array:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from . import _compat
-from ._compat import Array, widened
+from ._compat import Array, dtype_name, widened
 from .errors import ShapeError
 from .host import host_of
-from .shapes import floating, number
+from .shapes import expect, floating, is_number, number, together
 
 
 def layer_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float | Array = 1e-5) -> Array:
@@ -47,13 +47,13 @@ def layer_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, 
 def normalised(x: Array, gamma: Array | None, beta: Array | None, eps: float | Array) -> Array:
     """`layer_norm` of a float32 or float64 array, without a last rounding."""
     xp = _compat.namespace(x)
+    x, unit = _in_range(x)
     d = x - xp.mean(x, axis=-1, keepdims=True)
     # The rounding error of a large mean is common to the row. Taking off the first entry, then what is left of the
     # mean, removes it, and leaves exact zeros of a constant row; all of it is linear, so gradients are right too.
     d = d - d[..., :1]
     d = d - xp.mean(d, axis=-1, keepdims=True)
-    y = d / xp.sqrt(xp.mean(d * d, axis=-1, keepdims=True) + _operand(eps, x))
-    return _affine(y, gamma, beta)
+    return _affine(_over_root(d, unit, eps), gamma, beta)
 
 
 def rms_norm(x: Array, gamma: Array | None = None, *, eps: float | Array = 1e-5) -> Array:
@@ -84,9 +84,28 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float | Array = 1e-5)
     check_norm(x, eps, gamma=gamma)
     with host_of(x).scope():
         xp = _compat.namespace(x)
-        wide = widened(x)
-        y = wide / xp.sqrt(xp.mean(wide * wide, axis=-1, keepdims=True) + _operand(eps, wide))
+        y = _over_root(*_in_range(widened(x)), eps)
         return xp.astype(_affine(y, gamma, None), x.dtype, copy=False)
+
+
+def _in_range(x: Array) -> tuple[Array, Array]:
+    """x times a power of two for each row, and that power: 1 unless squares of the row would overflow or vanish."""
+    xp = _compat.namespace(x)
+    if x.shape[-1] == 0:
+        return x, xp.ones_like(x)
+    largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
+    edge = {"float32": 60, "float64": 500}[dtype_name(x)]
+    unit = xp.ones_like(largest)
+    unit = xp.where(largest > 2.0**edge, 2.0 ** -(edge + edge // 2), unit)
+    unit = xp.where(largest < 2.0**-edge, 2.0**edge, unit)
+    return x * unit, unit
+
+
+def _over_root(d: Array, unit: Array, eps: float | Array) -> Array:
+    """d / sqrt(mean(d^2) + eps unit^2); 0 where that is 0 / 0."""
+    xp = _compat.namespace(d)
+    square = xp.mean(d * d, axis=-1, keepdims=True) + _operand(eps, d) * unit * unit
+    return d / xp.sqrt(xp.where(square == 0, 1.0, square))
 
 
 def _affine(y: Array, gamma: Array | None, beta: Array | None) -> Array:
@@ -96,17 +115,18 @@ def _affine(y: Array, gamma: Array | None, beta: Array | None) -> Array:
 
 
 def _operand(eps: float | Array, like: Array) -> float | Array:
-    return eps if isinstance(eps, float | int) else _compat.namespace(like).astype(eps, like.dtype, copy=False)
+    return eps if is_number(eps) else _compat.namespace(like).astype(eps, like.dtype, copy=False)
 
 
 def check_norm(x: Array, eps: float | Array, **affine: Array | None) -> None:
     """Raise unless x, eps, gamma and beta fit together."""
     floating(x=x)
     number("eps", eps, low=0.0)
-    for name, a in affine.items():
-        if a is None:
-            continue
+    if x.ndim < 1:
+        msg = "x is 0-d; (..., M) is needed."
+        raise ShapeError(msg)
+    given = {name: a for name, a in affine.items() if a is not None}
+    for name, a in given.items():
         floating(**{name: a})
-        if x.ndim < 1 or tuple(a.shape) != (x.shape[-1],):
-            msg = f"{name} has shape {tuple(a.shape)}; x {tuple(x.shape)} needs ({x.shape[-1] if x.ndim else 'M'},)."
-            raise ShapeError(msg)
+        expect(name, a, (x.shape[-1],), "(M,)")
+    together(x=x, **given)

@@ -85,12 +85,16 @@ class Fast:
     def queries(self, request: Request, operands: Operands, q: Span) -> Array:
         tile = _cleaned(request.xp, q.of(operands.q, -2), operands.bad_q)
         scale = request.scale
-        return tile * (scale if is_number(scale) else request.xp.astype(scale, tile.dtype, copy=False))
+        if not is_number(scale):
+            return tile * request.xp.astype(scale, tile.dtype, copy=False)
+        to_q, to_k, _ = _shares(scale)
+        return tile * to_q if to_k == 1.0 else _apart(request.xp, tile * to_q)
 
     def keys(self, request: Request, operands: Operands, k: Span) -> tuple[Array, Array]:
         tiles = ((operands.k, operands.bad_k), (operands.v, operands.bad_v))
         key, value = (_cleaned(request.xp, k.of(x, -2), bad) for x, bad in tiles)
-        return key, value
+        share = _shares(request.scale)[1] if is_number(request.scale) else 1.0
+        return key if share == 1.0 else _apart(request.xp, key * share), value
 
     def start(self, request: Request, q: Array) -> Partial:
         xp, axes = request.xp, request.axes
@@ -102,19 +106,16 @@ class Fast:
         if request.sink is None:
             return Partial(total - math.inf, total, out)
         sink = request.sink
-        if is_number(sink):
-            reference = total + sink
-        else:
-            reference = xp.astype(sink, q.dtype, copy=False)[..., None, None] + total
+        reference = total + sink if is_number(sink) else xp.astype(sink, q.dtype, copy=False)[..., None, None] + total
         return Partial(reference, xp.exp(reference - _shift(xp, reference)), out)
 
     def score(self, request: Request, q: Array, k: Array, bias: Array | None) -> Array:
         xp = request.xp
         s = grouped_matmul(xp, q, xp.matrix_transpose(k))
-        cap = request.softcap
-        if cap is not None:
-            cap = cap if is_number(cap) else xp.astype(cap, s.dtype, copy=False)
-            s = cap * xp.tanh(s / cap)
+        for share in _shares(request.scale)[2] if is_number(request.scale) else ():
+            s = _apart(xp, s) * share
+        if request.softcap is not None:
+            s = _capped(xp, s, request.softcap)
         return s if bias is None else s + _narrowed(xp, bias, s)
 
     def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
@@ -161,6 +162,39 @@ def bias_tile(term: Term, q: Span, k: Span, request: Request) -> tuple[Array, Ar
     """The bias of a tile, and where it is not -inf (None: everywhere)."""
     tile = term.tile(q, k, xp=request.xp, device=request.device)
     return tile, None if term.status(q, k) == "all" else tile != -math.inf
+
+
+def _shares(scale: float) -> tuple[float, float, list[float]]:
+    """Factors for q, for k, and for the scores, whose product is the scale.
+
+    Up to 1 it goes to q. Beyond, where q * scale might overflow although the score is representable (SCORE-2), and
+    where the scale itself is no normal float32, powers of two go to k and, out of all bounds, to the scores.
+    """
+    if scale == 0 or 2.0**-60 <= abs(scale) <= 1.0:
+        return scale, 1.0, []
+    mantissa, exponent = math.frexp(scale)
+    to_k = max(-100, min(100, exponent // 2))
+    to_q = max(-100, min(100, exponent - to_k))
+    rest = exponent - to_k - to_q
+    steps = [math.copysign(100, rest)] * (abs(rest) // 100) + [math.fmod(rest, 100)] * (rest % 100 != 0)
+    return mantissa * 2.0**to_q, 2.0**to_k, [2.0**step for step in steps]
+
+
+def _apart(xp: Any, x: Array) -> Array:
+    """x, kept from being multiplied by the next constant as well: XLA turns x a b into x (a b), which may overflow."""
+    return xp.where(x < math.inf, x, math.inf)
+
+
+def _capped(xp: Any, s: Array, cap: float | Array) -> Array:
+    """cap * tanh(s / cap)."""
+    if not is_number(cap):
+        cap = xp.astype(cap, s.dtype, copy=False)
+        return cap * xp.tanh(s / cap)
+    # A cap that float32 does not hold is one that no score reaches, or one that leaves nothing of any.
+    cap = max(2.0**-100, min(2.0**127, cap)) if dtype_name(s) == "float32" else cap
+    capped = cap * xp.tanh(s / cap)
+    # Under a huge cap s / cap is subnormal for ordinary scores, which tanh leaves as they are.
+    return capped if cap < 2.0**60 else xp.where(xp.abs(s) < cap * 2.0**-15, s, capped)
 
 
 def _cleaned(xp: Any, x: Array, bad: Array | None) -> Array:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from . import _compat, random
 from ._compat import Array
 from .errors import OptionError, ShapeError
-from .host import beside
-from .struct import Struct
+from .shapes import named_dtype, zeros
+from .struct import Struct, arrays_in
 
 Order = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
@@ -64,13 +64,13 @@ class MultiHeadParams(Struct):
             msg = f"query heads must be a multiple of key/value heads: heads={heads}, kv_heads={G}."
             raise ShapeError(msg)
         q, k, v, o = random.split(rng, 4)
-        zeros = _zeros(dtype, like) if use_bias else _none
+        offset = (lambda *shape: zeros(shape, dtype, like)) if use_bias else _none
         return cls(
             _normal(q, (model_width, heads, D), model_width, dtype, like),
             _normal(k, (C, G, D), C, dtype, like),
             _normal(v, (C, G, E), C, dtype, like),
             _normal(o, (heads, E, model_width), heads * E, dtype, like),
-            zeros(heads, D), zeros(G, D), zeros(G, E), zeros(model_width),
+            offset(heads, D), offset(G, D), offset(G, E), offset(model_width),
         )  # fmt: skip
 
 
@@ -88,8 +88,8 @@ class NormParams(Struct):
         cls, *, width: int, kind: NormKind = "layer", eps: float = 1e-5, dtype: str = "float32", like: Any
     ) -> NormParams:
         """Gain 1, offset 0."""
-        zeros = _zeros(dtype, like)(width)
-        return cls(zeros + 1.0, zeros if kind == "layer" else None, kind, eps)
+        blank = zeros((width,), dtype, like)
+        return cls(blank + 1, blank if kind == "layer" else None, kind, eps)
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class FeedForwardParams(Struct):
         """Normal weights of variance 1 / fan-in, zero biases."""
         M, F = model_width, hidden_width
         into, out, gate = random.split(rng, 3)
-        zeros = _zeros(dtype, like) if use_bias else _none
+        offset = (lambda *shape: zeros(shape, dtype, like)) if use_bias else _none
         return cls(
             _normal(into, (M, F), M, dtype, like),
             _normal(out, (F, M), F, dtype, like),
-            zeros(F),
-            zeros(M),
+            offset(F),
+            offset(M),
             _normal(gate, (M, F), M, dtype, like) if gated else None,
             activation,
         )
@@ -211,7 +211,7 @@ def flatten(params: Struct) -> dict[str, Array]:
     >>> sorted(attnspec.params.flatten(norm))
     ['beta', 'gamma']
     """
-    return {name: x for part, value in _parts(params) for name, x in _named(part, value) if _compat.is_array(x)}
+    return {n: x for part, value in _parts(params) for n, x in arrays_in(part, value).items()}
 
 
 def unflatten(like: Struct, arrays: Mapping[str, Array]) -> Any:
@@ -226,7 +226,8 @@ def save(path: str | PathLike[str], params: Struct, *, backend: Any) -> None:
     """
     from safetensors.numpy import save_file
 
-    arrays = {name: backend.to_numpy(x) for name, x in flatten(params).items()}
+    # Copied, because safetensors writes the buffer as it lies, whatever the strides.
+    arrays = {name: backend.to_numpy(x).copy(order="C") for name, x in flatten(params).items()}
     save_file(arrays, path, metadata={"attnspec": json.dumps(_described(params))})
 
 
@@ -281,16 +282,6 @@ def _parts(params: Struct) -> list[tuple[str, Any]]:
     return [(f.name, getattr(params, f.name)) for f in fields(params)]  # type: ignore[arg-type]
 
 
-def _named(name: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Struct):
-        inner = _parts(value)
-    elif isinstance(value, tuple):
-        inner = [(str(n), v) for n, v in enumerate(value)]
-    else:
-        return [(name, value)]
-    return [found for part, v in inner for found in _named(f"{name}.{part}", v)]
-
-
 def _share(width: int, heads: int) -> int:
     if heads < 1 or width % heads:
         msg = f"model_width={width} is no multiple of heads={heads}; pass head_width."
@@ -300,22 +291,8 @@ def _share(width: int, heads: int) -> int:
 
 def _normal(rng: random.Key, shape: tuple[int, ...], fan_in: int, dtype: str, like: Any) -> Array:
     drawn = random.normal(rng, shape, dtype="float64" if dtype == "float64" else "float32", like=like)
-    xp = _compat.namespace(drawn)
-    return xp.astype(drawn * fan_in**-0.5, _dtype(xp, dtype))
-
-
-def _zeros(dtype: str, like: Any) -> Any:
-    place = like if _compat.is_array(like) else like.asarray(0)
-    xp = _compat.namespace(place)
-    return lambda *shape: xp.zeros(shape, dtype=_dtype(xp, dtype), **beside(place))
+    return _compat.namespace(drawn).astype(drawn * fan_in**-0.5, named_dtype(dtype, drawn))
 
 
 def _none(*shape: int) -> None:
     return None
-
-
-def _dtype(xp: Any, name: str) -> Any:
-    if name not in _compat.FLOATING or not hasattr(xp, name):
-        msg = f"dtype={name!r}: one of {', '.join(_compat.FLOATING)} that {xp.__name__} has is needed."
-        raise OptionError(msg)
-    return getattr(xp, name)

@@ -40,7 +40,8 @@ class Key(Struct):
 
 
 def key(seed: int) -> Key:
-    """The key of a 64-bit seed; equals `jax.random.key(seed)` with `jax_enable_x64`, and without it below 2**32.
+    """The key of a 64-bit seed; equals `jax.random.key(seed)` with `jax_enable_x64`, and without it for
+    seeds from 0 to 2**32 - 1.
 
     Examples
     --------
@@ -75,13 +76,16 @@ def split(rng: Key, num: int = 2) -> tuple[Key, ...]:
     >>> import attnspec
     >>> weights_rng, dropout_rng = attnspec.random.split(attnspec.random.key(0))
     """
-    with _scope(rng):
+    with _scope(*_words(rng)):
         return tuple(Key(*threefry2x32(_words(rng), (0, n))) for n in range(num))
 
 
 def fold_in(rng: Key, data: int | Array) -> Key:
     """A key for the pair (rng, data): a step number, a layer number. Equals `jax.random.fold_in`."""
-    with _scope(rng):
+    if not isinstance(data, int) and "int" not in dtype_name(data):
+        msg = f"data is {dtype_name(data)}; an int or an integer array is needed."
+        raise DTypeError(msg)
+    with _scope(data, *_words(rng)):
         return Key(*threefry2x32(_words(rng), (0, _word(data) if isinstance(data, int) else _int32(data))))
 
 
@@ -135,7 +139,7 @@ def bernoulli(rng: Key, p: float | Array, shape: Sequence[int], *, like: Any = N
     >>> attnspec.random.bernoulli(attnspec.random.key(0), 0.5, (4,), like=np).tolist()
     [False, False, True, True]
     """
-    number("p", p, low=0.0, high=1.0)
+    p = number("p", p, low=0.0, high=1.0)
     if is_number(p):
         return _drawn(_bernoulli, rng, like, shape, p)
     return _drawn(_bernoulli, rng, p if like is None else like, shape, None, extra=p)
@@ -217,9 +221,9 @@ def _target(rng: Key, like: Any) -> Array:
     raise DTypeError(msg)
 
 
-def _scope(rng: Key) -> Any:
-    low = _words(rng)[1]
-    return nullcontext() if isinstance(low, int) else host_of(low).scope()
+def _scope(*words: Word) -> Any:
+    arrays = [word for word in words if not isinstance(word, int)]
+    return host_of(arrays[0]).scope() if arrays else nullcontext()
 
 
 def _int32(x: Array) -> Array:
@@ -227,9 +231,9 @@ def _int32(x: Array) -> Array:
 
 
 def _as(xp: Namespace, x: Array, dtype: str) -> Array:
-    wanted = getattr(xp, dtype, None)
-    x = x if wanted is None else xp.astype(x, wanted)
-    if dtype_name(x) != dtype:
-        msg = f"{dtype} is needed and this framework has {dtype_name(x)} instead. On JAX set jax_enable_x64."
+    wanted = host_of(x).dtype(xp, dtype)
+    made = x if wanted is None else xp.astype(x, wanted)
+    if dtype_name(made) != dtype:
+        msg = f"{xp.__name__} makes no {dtype} here. (JAX makes 64-bit numbers only with jax_enable_x64.)"
         raise DTypeError(msg)
-    return x
+    return made

@@ -77,7 +77,10 @@ def load(name: str) -> ModuleType:
     except Exception as error:
         raise _broken(entry, error) from error
     lacking = [part for part in CONTRACT if not hasattr(module, part)]
-    unknown = sorted(set(getattr(module, "capabilities", ())) - set(CAPABILITIES))
+    try:
+        unknown = sorted(set(getattr(module, "capabilities", ())) - set(CAPABILITIES))
+    except TypeError as error:
+        raise _broken(entry, error) from error
     if lacking or unknown:
         faults = [f"lacks {', '.join(lacking)}"] if lacking else []
         faults += [f"declares unknown capabilities {', '.join(unknown)}"] if unknown else []

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from . import _compat
 from ._compat import FLOATING, SIGNED, Array, Namespace, dtype_name
 from .bias import Bias, Term, as_bias
-from .errors import DTypeError, ShapeError
+from .errors import DTypeError, OptionError, ShapeError
 from .host import Host, host_of
 from .random import Key
-from .rules import Mask, Rule, as_mask
+from .rules import Mask, Rule, as_mask, widened_ints
 from .shapes import Axes, Span, attention_axes, broadcasts_to, floating, is_number, known, number, together
-from .struct import Struct
+from .struct import Struct, arrays_in
 
 
 @dataclass(frozen=True)
@@ -88,23 +89,10 @@ class Request(Struct):
             return span
         if positions is None or isinstance(positions, range):
             return replace(span, index=span.rows(self.q) + first)
-        return replace(span, index=span.of(positions, -1), bounds=None)
+        return replace(span, index=widened_ints(span.of(positions, -1)), bounds=None)
 
 
-def make_request(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    mask: Mask | Array | None = None,
-    bias: Bias | Array | None = None,
-    scale: float | Array | None = None,
-    softcap: float | Array | None = None,
-    sink: float | Array | None = None,
-    dropout: Dropout | None = None,
-    q_positions: Array | range | None = None,
-    k_positions: Array | range | None = None,
-) -> Request:
+def make_request(q: Array, k: Array, v: Array, **options: Any) -> Request:
     """Check everything once, at the door: nothing is computed before the last argument is known to be good."""
     floating(q=q, k=k, v=v)
     headless = max(q.ndim, k.ndim, v.ndim) == 2
@@ -114,16 +102,30 @@ def make_request(
             raise ShapeError(msg)
     q, k, v = (x[None, ...] if x.ndim == 2 else x for x in (q, k, v))
     axes = attention_axes(q, k, v)
+    return Request(q, k, v, axes, headless=headless, **checked_options(axes, q, **options))
+
+
+def checked_options(
+    axes: Axes,
+    like: Array,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | Array | None = None,
+    scale: float | Array | None = None,
+    softcap: float | Array | None = None,
+    sink: float | Array | None = None,
+    dropout: Dropout | None = None,
+    q_positions: Array | range | None = None,
+    k_positions: Array | range | None = None,
+) -> dict[str, Any]:
+    """The options of a call on these axes, as the fields of a Request; `like` has its dtype, framework and device."""
     rule = None if mask is None else as_mask(mask)
-    term = None if bias is None else as_bias(bias)
+    term = None if bias is None else as_bias(bias).computed_in(dtype_name(like))
     for option in (rule, term):
         if option is not None:
             option.check(axes)
-    scale = (axes.D**-0.5 if axes.D else 1.0) if scale is None else scale
-    number("scale", scale)
-    if softcap is not None:
-        number("softcap", softcap, low=0.0, open_low=True)
-    _check_sink(sink, axes)
+    if scale is None:
+        scale = axes.D**-0.5 if axes.D else 1.0
     if dropout is not None:
         if not isinstance(dropout, Dropout):
             msg = f"dropout is a {type(dropout).__name__}; attnspec.Dropout(rate, rng) is needed."
@@ -131,18 +133,39 @@ def make_request(
         dropout.check()
     _check_positions("q_positions", q_positions, (*axes.lead, axes.Q))
     _check_positions("k_positions", k_positions, (*axes.lead, axes.K))
-    held = {"scale": scale, "softcap": softcap, "sink": sink, "q_positions": q_positions, "k_positions": k_positions}
-    held |= {"mask": mask, "bias": bias}
-    together(q=q, **{name: x for name, x in held.items() if _compat.is_array(x)})
-    return Request(
-        q, k, v, axes, rule, term, scale, softcap, sink, dropout if dropout and dropout.drops else None,
-        q_positions, k_positions, headless,
-    )  # fmt: skip
+    if not (q_positions is None and k_positions is None):
+        for option in (rule, term):
+            _refuse_end(option)
+    options = {
+        "mask": rule, "bias": term, "scale": number("scale", scale),
+        "softcap": None if softcap is None else number("softcap", softcap, low=0.0, open_low=True),
+        "sink": _checked_sink(sink, axes), "dropout": dropout if dropout is not None and dropout.drops else None,
+        "q_positions": q_positions, "k_positions": k_positions,
+    }  # fmt: skip
+    held = [arrays_in(name, option) for name, option in options.items()]
+    together(q=like, **{name: x for arrays in held for name, x in arrays.items()})
+    return options
 
 
-def _check_sink(sink: Any, axes: Axes) -> None:
-    if sink is None or is_number(sink):
+def _refuse_end(option: Any) -> None:
+    """Rules aligned to the end count from K - Q, which means nothing once the rows say where they stand."""
+    if not isinstance(option, Struct):
         return
+    if getattr(option, "align", "start") == "end":
+        msg = 'align="end" with q_positions or k_positions: positions align by themselves. Use align="start".'
+        raise OptionError(msg)
+    for f in fields(option):  # type: ignore[arg-type]
+        _refuse_end(getattr(option, f.name))
+
+
+def _checked_sink(sink: Any, axes: Axes) -> float | Array | None:
+    if sink is None:
+        return None
+    if is_number(sink):
+        if math.isnan(sink) or sink == math.inf:
+            msg = f"sink={sink!r}: a number is needed (-inf is no sink)."
+            raise OptionError(msg)
+        return float(sink)
     if not _compat.is_array(sink) or dtype_name(sink) not in FLOATING:
         got = dtype_name(sink) if _compat.is_array(sink) else type(sink).__name__
         msg = f"sink is {got}; a number or a floating array (..., H) is needed, one logit for each query head."
@@ -150,6 +173,7 @@ def _check_sink(sink: Any, axes: Axes) -> None:
     if not broadcasts_to(sink.shape, (*axes.lead, axes.H)):
         msg = f"sink has shape {tuple(sink.shape)}; (..., H) = {(*axes.lead, axes.H)} is needed."
         raise ShapeError(msg)
+    return sink
 
 
 def _check_positions(name: str, positions: Array | range | None, target: tuple[int, ...]) -> None:

@@ -73,8 +73,9 @@ class Rule(Struct):
 def as_mask(mask: Mask | Array) -> Rule:
     """A rule from a boolean array (broadcast from the right to (..., H, Q, K)) or from any object with the contract.
 
-    `rule & array` calls it for you; inside `torch.compile`, which takes `rule & tensor` for an operation of its own,
-    write `rule & as_mask(tensor)`.
+    `rule & array` calls it for you (the rule first: some arrays refuse to be combined with a stranger). Inside
+    `torch.compile`, which takes `rule & tensor` and `~rule` for operations of its own, write `rule & as_mask(tensor)`
+    and make `~rule` outside.
 
     Integer and float arrays raise `errors.MaskError`: libraries disagree on whether a 0/1 mask selects or is added.
     """
@@ -125,10 +126,10 @@ class Window(Rule):
         within = (high is None or most <= high) and (low is None or least >= low)
         return "all" if within else "some"
 
-    def _bounds(self, q: Span, k: Span, place: Callable[[Ints], Any]) -> tuple[Any, Any]:
-        shift = place(_clamped(self.offset)) + (k.total - q.total if self.align == "end" else 0)
-        low = None if self.left is None else shift - self.left
-        return low, None if self.right is None else shift + self.right
+    def _bounds(self, q: Span, k: Span, place: Callable[[Any], Any]) -> tuple[Any, Any]:
+        shift = place(clamped(self.offset)) + (k.total - q.total if self.align == "end" else 0)
+        low = None if self.left is None else shift - clamped(self.left)
+        return low, None if self.right is None else shift + clamped(self.right)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Padding(Rule):
         return _held(lengths=(self.lengths, ()))
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        return k.index[..., None, None, :] < per_batch(_clamped(self.lengths), 3, xp, device)
+        return k.index[..., None, None, :] < per_batch(clamped(self.lengths), 3, xp, device)
 
     def status(self, q: Span, k: Span, /) -> Status:
         if k.bounds is None or not isinstance(self.lengths, int | tuple):
@@ -282,7 +283,7 @@ def checked_align(align: Align) -> Align:
     return align
 
 
-def _clamped(x: Ints) -> Ints:
+def clamped(x: Any) -> Any:
     """Python ints cut to what an int32 holds: positions never get there, and JAX refuses longer ones."""
     return max(-(2**30), min(2**30, x)) if type(x) is int else x
 
@@ -291,8 +292,14 @@ def per_batch(x: Any, trailing: int, xp: Namespace, device: Any) -> Array:
     """An array over the leading axes, with axes of length 1 for H, Q and K behind it."""
     if type(x) is int:
         return x
-    array = xp.asarray(list(x), **on(device)) if isinstance(x, tuple) else x
-    return array[(..., *(None,) * trailing)]
+    if isinstance(x, tuple):
+        x = xp.asarray(list(x), dtype=xp.int32, **on(device))
+    return widened_ints(x)[(..., *(None,) * trailing)]
+
+
+def widened_ints(x: Array) -> Array:
+    """int8 and int16 as int32: the differences of positions have to fit."""
+    return _compat.namespace(x).astype(x, _compat.namespace(x).int32) if dtype_name(x) in ("int8", "int16") else x
 
 
 def fits(name: str, x: Array, axes: Axes, tail: Shape | None) -> None:

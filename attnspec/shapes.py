@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from . import _compat
 from ._compat import FLOATING, Array, dtype_name
@@ -118,33 +118,65 @@ def together(**arrays: Array) -> None:
     """All of one framework and one device."""
     devices = {name: host_of(x).device_of(x) for name, x in arrays.items()}
     _compat.namespace(*arrays.values())
-    first = next(iter(devices.values()))
-    if any(d != first for d in devices.values()):
+    # None is "wherever the framework puts it", which fits every device.
+    if len({str(d) for d in devices.values() if d is not None}) > 1:
         listed = ", ".join(f"{name} on {d}" for name, d in devices.items())
         msg = f"one device is needed, got {listed}. Move them together first."
         raise DeviceError(msg)
 
 
+def named_dtype(name: str, like: Array) -> Any:
+    """The floating dtype of that name in the framework of `like`."""
+    xp = _compat.namespace(like)
+    found = host_of(like).dtype(xp, name) if name in FLOATING else None
+    if found is None:
+        have = [n for n in FLOATING if host_of(like).dtype(xp, n) is not None]
+        msg = f"dtype={name!r}: {xp.__name__} has {', '.join(have)}."
+        raise OptionError(msg)
+    return found
+
+
+def zeros(shape: Shape, dtype: str, like: Any) -> Array:
+    """Zeros of a floating dtype where `like` belongs, an array or a namespace."""
+    place = like if _compat.is_array(like) else like.asarray(0)
+    return _compat.namespace(place).zeros(shape, dtype=named_dtype(dtype, place), **beside(place))
+
+
 def is_number(x: object) -> TypeGuard[float]:
-    """Whether `x` is a Python number (a NumPy scalar is an array here, and an operand)."""
-    return type(x) in (int, float)
+    """Whether `x` is a Python number; a bool is none, np.float64 is one, an array never."""
+    return isinstance(x, int | float) and not isinstance(x, bool)
 
 
-def number(name: str, x: object, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False) -> None:
-    """Check a Python number against its range; refuse whatever is neither a number nor a 0-d floating array."""
-    if is_number(x):
-        below = x <= low if open_low else x < low
-        if not math.isfinite(x) or below or x > high:
-            bound = f"{'>' if open_low else '>='} {low:g}" if low > -math.inf else ""
-            bound += f"{' and ' if bound else ''}<= {high:g}" if high < math.inf else ""
-            msg = f"{name}={x!r}: a finite number{' ' + bound if bound else ''} is needed."
-            raise OptionError(msg)
-    elif not _compat.is_array(x):
+def number(
+    name: str, x: float | Array, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False
+) -> float | Array:
+    """A number of the range as a Python float, or a 0-d floating array (checked too, where it may be looked at)."""
+    if not is_number(x) and not _compat.is_array(x):
         msg = f"{name} is a {type(x).__name__}; a Python number or a 0-d floating array is needed."
         raise DTypeError(msg)
-    elif x.shape != () or dtype_name(x) not in FLOATING:
-        msg = f"{name} is an array of dtype {dtype_name(x)} and shape {tuple(x.shape)}; a 0-d floating one is needed."
-        raise DTypeError(msg)
+    if _compat.is_array(x) and not is_number(x):
+        if x.shape != () or dtype_name(x) not in FLOATING:
+            msg = f"{name} is {dtype_name(x)} of shape {tuple(x.shape)}; a 0-d floating array or a number is needed."
+            raise DTypeError(msg)
+        if not host_of(x).concrete(x):
+            return x
+    try:
+        value = float(x)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value) or (value <= low if open_low else value < low) or value > high:
+        bound = f"{'>' if open_low else '>='} {low:g}" if low > -math.inf else ""
+        bound += f"{' and ' if bound else ''}<= {high:g}" if high < math.inf else ""
+        msg = f"{name}={value!r}: a finite number{' ' + bound if bound else ''} is needed."
+        raise OptionError(msg)
+    return value if is_number(x) else x
+
+
+def expect(name: str, x: Array | None, shape: Sequence[int], letters: str) -> None:
+    """Refuse an array of parameters that has another shape than the others make it need."""
+    if x is not None and tuple(x.shape) != tuple(shape):
+        msg = f"{name} has shape {tuple(x.shape)}; {letters} = {tuple(shape)} is needed."
+        raise ShapeError(msg)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import Field, fields
 from typing import Any, ClassVar, TypeVar
 
+from ._compat import Array, is_array
 from .host import announce
 
 T = TypeVar("T", bound="Struct")
@@ -26,6 +27,17 @@ class Struct:
 
     def __post_init__(self) -> None:
         announce(type(self))
+
+
+def arrays_in(name: str, value: Any) -> dict[str, Array]:
+    """The arrays that a value holds, structs and tuples looked into, by dotted name."""
+    if isinstance(value, Struct):
+        parts = [(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)]  # type: ignore[arg-type]
+    elif isinstance(value, tuple):
+        parts = [(f"{name}.{n}", v) for n, v in enumerate(value)]
+    else:
+        return {name: value} if is_array(value) else {}
+    return {n: x for part, v in parts for n, x in arrays_in(part, v).items()}
 
 
 def flatten(struct: Struct) -> tuple[tuple[Any, ...], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:

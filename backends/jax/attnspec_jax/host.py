@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
 import jax
+from jax.extend.core import get_opaque_trace_state
 
 from attnspec.host import Host
 from attnspec.prng import rounds
@@ -19,13 +21,20 @@ def scope() -> Any:
 
 
 def traced(*arrays: object) -> bool:
-    """Whether any of them stands for a value of a program that is being recorded."""
-    return any(isinstance(a, jax.core.Tracer) for a in arrays)
+    """Whether a program is being recorded, or any of them stands for a value of one."""
+    outside = get_opaque_trace_state(convention="flax") == _OUTSIDE
+    return not outside or any(isinstance(a, jax.core.Tracer) for a in arrays)
+
+
+# Inside `jit` JAX records every operation, also those on arrays with values, so to be no tracer is not enough. A thread
+# of its own is outside of every transform, whoever imports this module.
+with ThreadPoolExecutor(1) as _thread:
+    _OUTSIDE = _thread.submit(get_opaque_trace_state, convention="flax").result()
 
 
 def concrete(*arrays: object) -> bool:
     """Arrays with values, outside of every transform."""
-    return all(isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer) for a in arrays)
+    return not traced(*arrays) and all(isinstance(a, jax.Array) for a in arrays)
 
 
 def run(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
@@ -72,6 +81,12 @@ def _flatten_with_keys(struct: Any) -> Any:
     return keyed, aux
 
 
+def device_of(x: Any) -> Any:
+    """The device that an array is bound to; JAX places the others itself, and a sharding is no device to create on."""
+    bound = concrete(x) and x.committed and len(x.devices()) == 1
+    return next(iter(x.devices())) if bound else None
+
+
 HOST = Host(
     scope=scope,
     concrete=concrete,
@@ -81,4 +96,5 @@ HOST = Host(
     with_vjp=with_vjp,
     threefry=jax.jit(rounds),
     register=register,
+    device_of=device_of,
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
@@ -21,6 +23,15 @@ def concrete(*arrays: object) -> bool:
     return all(type(a) is np.ndarray for a in arrays)
 
 
+def dtype(xp: Any, name: str) -> Any:
+    """bfloat16 is that of ml_dtypes, where it is installed."""
+    if name == "bfloat16" and find_spec("ml_dtypes"):
+        import ml_dtypes
+
+        return ml_dtypes.bfloat16
+    return getattr(xp, name, None)
+
+
 remember(np.ndarray, xp)
 
-HOST = Host(scope=scope, concrete=concrete)
+HOST = Host(scope=scope, concrete=concrete, dtype=dtype)

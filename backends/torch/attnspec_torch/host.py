@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import array_api_compat.torch as xp
@@ -15,33 +15,29 @@ from attnspec.host import Host
 from attnspec.prng import rounds
 from attnspec.struct import flatten, unflatten
 
+_PRODUCTS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
 
-class _FullPrecision:
+
+@contextmanager
+def scope() -> Iterator[None]:
     """Autocast off on every kind of device, and float32 products in float32.
 
-    Written as a class: `torch.compile` traces through it. The global precision switches belong to run time, and a
-    compiled program reads them when it runs, so they are left alone while one is being recorded.
+    The precision switches belong to the process and to run time: a program that `torch.compile` records reads them
+    when it runs, so they are left alone while it is recorded, and have to be at "highest" when it runs.
     """
-
-    def __enter__(self) -> None:
-        self.stack = ExitStack()
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                self.stack.enter_context(torch.autocast(kind, enabled=False))
-        if not torch.compiler.is_compiling():
-            self.precision = torch.get_float32_matmul_precision()
-            if self.precision != "highest":
-                torch.set_float32_matmul_precision("highest")
-
-    def __exit__(self, *exception: object) -> None:
-        self.stack.close()
-        if not torch.compiler.is_compiling() and self.precision != "highest":
-            torch.set_float32_matmul_precision(self.precision)
-
-
-def scope() -> AbstractContextManager[Any]:
-    """See `_FullPrecision`."""
-    return _FullPrecision()
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        if torch.compiler.is_compiling():
+            yield
+        else:
+            lowered = [(m, m.fp32_precision) for m in _PRODUCTS if m.fp32_precision not in ("ieee", "none")]
+            try:
+                for m, _ in lowered:
+                    m.fp32_precision = "ieee"
+                yield
+            finally:
+                for m, precision in lowered:
+                    # What was inherited from the general switch is inherited again.
+                    m.fp32_precision = "none" if precision == torch.backends.fp32_precision else precision
 
 
 def concrete(*arrays: Any) -> bool:
