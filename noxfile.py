@@ -27,6 +27,8 @@ COMPILED = {
     "JAX_COMPILATION_CACHE_DIR": str(Path(".nox/jax-cache").resolve()),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
+# The first has no examples, in the second every name is a backend's, those too that pytest looks for.
+DOCTESTS = ("--ignore", "attnspec/cli", "--ignore", "attnspec/backend.py")
 SUITE = ("-p", "attnspec_conformance.plugin", "--pyargs", "attnspec_conformance")
 
 
@@ -67,7 +69,7 @@ def meta(session: nox.Session) -> None:
     """The suite judged: wrong implementations that it must fail, its plug-in, the registry, the docstrings."""
     _install(session, "numpy")
     session.run("pytest", "-q", "conformance/meta_tests", *session.posargs)
-    session.run("pytest", "-q", "--doctest-modules", "attnspec", "--ignore", "attnspec/cli", *session.posargs)
+    session.run("pytest", "-q", "--doctest-modules", "attnspec", *DOCTESTS, *session.posargs)
 
 
 @nox.session
@@ -76,6 +78,9 @@ def conformance(session: nox.Session, backend: str) -> None:
     """The suite, the command line and the real model on one backend."""
     _install(session, backend)
     session.run("pytest", "-q", "conformance/cli_tests", env=COMPILED | {"ATTNSPEC_BACKEND": backend})
+    own = Path(f"backends/{backend}/tests")
+    if own.is_dir():
+        session.run("pytest", "-q", str(own), env=COMPILED)
     session.run("pytest", "-q", *SUITE, "--attnspec-backend", backend, *session.posargs, env=COMPILED)
 
 

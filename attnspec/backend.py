@@ -61,8 +61,8 @@ class Backend(Protocol):
     def __getattr__(self, name: str) -> Any:
         """Every public name of attnspec, and what a backend may have beyond the contract.
 
-        `vmap`, with the capability of that name; `enable(capability)` where something is off by default (float64
-        on JAX).
+        `vmap` and `jvp(f, arrays, tangents)`, with the capabilities of those names; `enable(capability)` where
+        something is off by default (float64 on JAX).
         """
 
 

@@ -142,7 +142,15 @@ def relative_bias(
 
 
 def as_bias(bias: Bias | Array) -> Term:
-    """A term from a floating array (broadcast from the right to (..., H, Q, K)) or any object with the contract."""
+    """A term from a floating array (broadcast from the right to (..., H, Q, K)) or any object with the contract.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> bias = attnspec.as_bias(np.asarray([0.0, -np.inf])) + attnspec.alibi(1)
+    >>> attnspec.attention_weights(np.zeros((1, 1)), np.zeros((2, 1)), bias=bias).tolist()
+    [[1.0, 0.0]]
+    """
     if isinstance(bias, Term):
         return bias
     if _compat.is_array(bias):

@@ -72,7 +72,18 @@ def transformer_layer_with_cache(
     residual_dropout: Dropout | None = None,
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Cache]:
-    """`transformer_layer` of the next rows, causal against all rows so far: (y, the longer cache)."""
+    """`transformer_layer` of the next rows, causal against all rows so far: (y, the longer cache).
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> params = attnspec.LayerParams.init(
+    ...     attnspec.random.key(0), model_width=8, heads=2, hidden_width=16, order="pre", like=np)
+    >>> cache = attnspec.Cache.of(params.attention, capacity=9)
+    >>> y, cache = attnspec.transformer_layer_with_cache(params, np.ones((5, 8), np.float32), cache)
+    >>> y.shape, cache.length
+    ((5, 8), 5)
+    """
     return _layer(
         params,
         x,
@@ -115,7 +126,18 @@ def transformer_stack_with_cache(
     residual_dropout: Dropout | None = None,
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, tuple[Cache, ...]]:
-    """`transformer_stack` of the next rows, causal against all rows so far; one cache for each layer."""
+    """`transformer_stack` of the next rows, causal against all rows so far; one cache for each layer.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> params = attnspec.StackParams.init(
+    ...     attnspec.random.key(0), depth=2, order="pre", model_width=8, heads=2, hidden_width=16, like=np)
+    >>> caches = tuple(attnspec.Cache.of(layer.attention, capacity=9) for layer in params.layers)
+    >>> y, caches = attnspec.transformer_stack_with_cache(params, np.ones((5, 8), np.float32), caches)
+    >>> y.shape, caches[1].length
+    ((5, 8), 5)
+    """
     if len(caches) != len(params.layers):
         msg = f"{len(params.layers)} layers need as many caches, got {len(caches)}."
         raise ShapeError(msg)
@@ -129,7 +151,14 @@ def transformer_stack_with_cache(
 
 
 def normalise(params: NormParams, x: Array) -> Array:
-    """`layer_norm` or `rms_norm`, as the parameters say."""
+    """`layer_norm` or `rms_norm`, as the parameters say.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> attnspec.normalise(attnspec.NormParams(None, kind="rms", eps=0.0), np.asarray([3.0, -3.0])).tolist()
+    [1.0, -1.0]
+    """
     if params.kind == "layer":
         return layer_norm(x, params.gamma, params.beta, eps=params.eps)
     if params.kind == "rms" and params.beta is None:

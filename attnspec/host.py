@@ -120,13 +120,19 @@ def host_of(array: Array) -> Host:
 
 def announce(cls: type) -> None:
     """Make a class a pytree of every framework that is imported by now, and of each that comes later."""
-    for root in _entries:
-        if root in sys.modules:
-            _ready(root)
+    load_errors()
     if cls not in _announced:
         _announced.append(cls)
         for root in list(_hosts):
             _register(root, cls)
+
+
+def load_errors() -> dict[str, Exception]:
+    """What went wrong with each host that does not load, those of the frameworks that are imported by now."""
+    for root in _entries:
+        if root in sys.modules:
+            _ready(root)
+    return dict(errors)
 
 
 def on(device: Any) -> dict[str, Any]:

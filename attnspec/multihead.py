@@ -167,7 +167,16 @@ def multi_head_outputs_with_cache(
     rotary: Rotary | None = None,
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Cache]:
-    """`multi_head_outputs` of the next rows, as `multi_head_attention_with_cache`: (..., H, Q, E), and the cache."""
+    """`multi_head_outputs` of the next rows, as `multi_head_attention_with_cache`: (..., H, Q, E), and the cache.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> params = attnspec.MultiHeadParams.init(attnspec.random.key(0), model_width=8, heads=2, like=np)
+    >>> cache = attnspec.Cache.of(params, capacity=9)
+    >>> attnspec.multi_head_outputs_with_cache(params, np.ones((5, 8), np.float32), cache)[0].shape
+    (2, 5, 4)
+    """
     q, k, v, placed, longer = _project_with_cache(params, x, cache, rotary, options)
     return _nan_past_the_end(attention(q, k, v, **placed), longer.length, 3), longer
 
@@ -180,7 +189,16 @@ def multi_head_weights_with_cache(
     rotary: Rotary | None = None,
     **options: Unpack[AttentionOptions],
 ) -> tuple[Array, Cache]:
-    """`multi_head_weights` of the next rows, as `multi_head_attention_with_cache`: (..., H, Q, K), and the cache."""
+    """`multi_head_weights` of the next rows, as `multi_head_attention_with_cache`: (..., H, Q, K), and the cache.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> params = attnspec.MultiHeadParams.init(attnspec.random.key(0), model_width=8, heads=2, like=np)
+    >>> cache = attnspec.Cache.of(params, capacity=9)
+    >>> attnspec.multi_head_weights_with_cache(params, np.ones((5, 8), np.float32), cache)[0].shape
+    (2, 5, 5)
+    """
     q, k, _, placed, longer = _project_with_cache(params, x, cache, rotary, options)
     return _nan_past_the_end(attention_weights(q, k, **_of_weights(placed)), longer.length, 3), longer
 

@@ -215,7 +215,16 @@ def flatten(params: Struct) -> dict[str, Array]:
 
 
 def unflatten(like: Struct, arrays: Mapping[str, Array]) -> Any:
-    """Parameters of the structure of `like` with the arrays of `flatten`; every name must be there, and no other."""
+    """Parameters of the structure of `like` with the arrays of `flatten`; every name must be there, and no other.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> norm = attnspec.NormParams.init(width=3, like=np)
+    >>> doubled = {name: 2 * x for name, x in attnspec.params.flatten(norm).items()}
+    >>> attnspec.params.unflatten(norm, doubled).gamma.tolist()
+    [2.0, 2.0, 2.0]
+    """
     return _rebuild(_described(like), arrays)
 
 
@@ -223,6 +232,16 @@ def save(path: str | PathLike[str], params: Struct, *, backend: Any) -> None:
     """Write parameters to a safetensors file, their structure in its metadata. Never pickle.
 
     `backend` (see `attnspec.backend`) brings the arrays to NumPy; bfloat16 is stored as `backend.to_numpy` gives it.
+
+    Examples
+    --------
+    >>> import tempfile, attnspec
+    >>> from attnspec.backend import numpy as backend
+    >>> norm = attnspec.NormParams.init(width=3, like=backend.xp)
+    >>> with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+    ...     attnspec.params.save(file.name, norm, backend=backend)
+    ...     attnspec.params.load(file.name, backend=backend).gamma.tolist()
+    [1.0, 1.0, 1.0]
     """
     from safetensors.numpy import save_file
 

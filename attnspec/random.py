@@ -56,7 +56,14 @@ def key(seed: int) -> Key:
 
 
 def wrap(words: Array | Sequence[int]) -> Key:
-    """A key from two words, such as `jax.random.key_data(k)`: unsigned or signed, an array (2,) or two ints."""
+    """A key from two words, such as `jax.random.key_data(k)`: unsigned or signed, an array (2,) or two ints.
+
+    Examples
+    --------
+    >>> import attnspec
+    >>> attnspec.random.wrap((0, 0xFFFFFFFF))
+    Key(high=0, low=-1)
+    """
     if _compat.is_array(words):
         if "int" not in dtype_name(words) or words.shape[-1:] != (2,):
             msg = f"words are {dtype_name(words)} of shape {tuple(words.shape)}; an integer array (2,) is needed."
@@ -81,7 +88,14 @@ def split(rng: Key, num: int = 2) -> tuple[Key, ...]:
 
 
 def fold_in(rng: Key, data: int | Array) -> Key:
-    """A key for the pair (rng, data): a step number, a layer number. Equals `jax.random.fold_in`."""
+    """A key for the pair (rng, data): a step number, a layer number. Equals `jax.random.fold_in`.
+
+    Examples
+    --------
+    >>> import attnspec
+    >>> attnspec.random.fold_in(attnspec.random.key(0), 1) == attnspec.random.fold_in(attnspec.random.key(0), 2)
+    False
+    """
     if not isinstance(data, int) and "int" not in dtype_name(data):
         msg = f"data is {dtype_name(data)}; an int or an integer array is needed."
         raise DTypeError(msg)
@@ -93,6 +107,12 @@ def bits(rng: Key, shape: Sequence[int], *, width: int = 32, like: Any = None) -
     """Uniform random bits of 8, 16, 32 or 64, as *signed* integers of that width (torch computes with no others).
 
     `like` is an array, on whose device the result is, or a namespace; it may be left out where `rng` holds arrays.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> attnspec.random.bits(attnspec.random.key(0), (2,), like=np).tolist()
+    [-224768089, -91998574]
     """
     if width not in (8, 16, 32, 64):
         msg = f"width={width!r}: 8, 16, 32 or 64 bits are needed."
@@ -112,7 +132,14 @@ def _bits(operands: Operands, shape: Shape, width: int) -> Array:
 
 
 def uniform(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any = None) -> Array:
-    """Uniform in [0, 1): an integer of the mantissa's width times 2**-width. Equals `jax.random.uniform`."""
+    """Uniform in [0, 1): an integer of the mantissa's width times 2**-width. Equals `jax.random.uniform`.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> [round(u, 3) for u in attnspec.random.uniform(attnspec.random.key(0), (2,), like=np).tolist()]
+    [0.948, 0.979]
+    """
     if dtype not in _MANTISSA:
         msg = f"dtype={dtype!r}: one of {', '.join(_MANTISSA)} is needed."
         raise OptionError(msg)
@@ -159,7 +186,14 @@ def below(xp: Namespace, words: tuple[Array, Array], p: float | Array) -> Array:
 
 
 def normal(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any = None) -> Array:
-    """Standard normal: sqrt(2) erfinv(u), u uniform in (-1, 1). `jax.random.normal`'s up to erfinv's rounding."""
+    """Standard normal: sqrt(2) erfinv(u), u uniform in (-1, 1). `jax.random.normal`'s up to erfinv's rounding.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> attnspec.random.normal(attnspec.random.key(0), (1000,), like=np).std().round(1)
+    np.float32(1.0)
+    """
     if dtype not in ("float32", "float64"):
         msg = f"dtype={dtype!r}: float32 or float64 is needed; cast the result."
         raise OptionError(msg)

@@ -78,6 +78,13 @@ def as_mask(mask: Mask | Array) -> Rule:
     and make `~rule` outside.
 
     Integer and float arrays raise `errors.MaskError`: libraries disagree on whether a 0/1 mask selects or is added.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> seen = ~attnspec.as_mask(np.asarray([True, False]))
+    >>> attnspec.attention_weights(np.zeros((1, 1)), np.zeros((2, 1)), mask=seen).tolist()
+    [[0.0, 1.0]]
     """
     if isinstance(mask, Rule):
         return mask

@@ -18,6 +18,7 @@ from .. import registry
 from .._compat import FLOATING, Array
 from ..backend import VARIABLE, Backend, choose
 from ..errors import OptionError
+from ..host import load_errors as host_errors
 
 __all__ = ["backends", "device_name", "numbers", "pick"]
 
@@ -41,6 +42,8 @@ def backends(
         what = Text(", ".join(row["capabilities"])) if row["error"] is None else Text(row["error"], style="red")
         table.add_row(row["name"], Text("\n".join(origin)), Text("\n".join(row["devices"])), what)
     Console().print(table)
+    for root, error in host_errors().items():
+        print(f"the host for {root} does not load, so its arrays are taken as unknown ones: {error}", file=sys.stderr)
 
 
 def pick(name: str | None, dtype: str, device: str | None) -> tuple[Backend, Any]:

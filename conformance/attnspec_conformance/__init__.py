@@ -4,5 +4,5 @@
 
 Reading order: `clauses` (what is promised), `masks` and `trials` (how a promise is asked for), `oracle` and
 `bounds` (the answer, and how far from it is allowed), `judges`, `laws` (the promises about attention), `subjects`
-(who is asked), `plugin` (pytest), `test_*` (the promises about everything else).
+(who is asked), `placement` (on which device), `plugin` (pytest), `test_*` (the promises about everything else).
 """

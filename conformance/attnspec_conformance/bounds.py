@@ -83,6 +83,21 @@ def weights(exact: Exact, dtype: str, slack: Slack = NONE) -> Array:
         return exact.shaped(stored(exact.weights, _seen(exact, change), dtype))
 
 
+def merged(exact: Exact, dtype: str, count: int) -> tuple[Array, Array]:
+    """The bounds of out and lse where `count` parts over disjoint keys were merged, in any grouping.
+
+    Each merge takes a difference, an exponential, a sum and a logarithm of what the parts' own lse are off by already:
+    4 count u (1 + |lse|) more. The shares exp(lse_part - lse) are off by twice that in the exponent and by 6 u for
+    each of the parts; a share moves the output by no more than the greatest |v| of the keys. Half types round the
+    outputs of the parts as well.
+    """
+    u, half = UNIT[inside(dtype)], UNIT[dtype] if inside(dtype) != dtype else 0.0
+    of_lse = lse(exact, dtype) + 4 * count * u * (1 + _finite(np.abs(exact.lse)))
+    growth = np.where(exact.visible.any(-1), np.expm1(2 * of_lse) + 6 * count * u, 0.0)[..., None]
+    largest = np.max(np.abs(exact.values), axis=-2)[..., None, :]
+    return out(exact, dtype) + (growth + half) * largest, of_lse
+
+
 def dropped(value: Array, rate: float, dtype: str) -> Array:
     """The bound of x / (1 - rate), for the exact quotients.
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnspec import registry
+
 KINDS = {"todo": "ours to fix", "upstream": "theirs to fix", "never": "by design"}
 
 
@@ -32,7 +34,8 @@ class KnownFailure:
 
 def read(backend: Any) -> list[KnownFailure]:
     """The entries of the package that the backend's module lies in; none for a module without a package."""
-    package, file = getattr(backend, "__package__", ""), getattr(backend, "__file__", None)
+    module = registry.load(backend.name)
+    package, file = module.__package__, module.__file__
     path = Path(file).with_name("known_failures.toml") if package and file else None
     if path is None or not path.is_file():
         return []

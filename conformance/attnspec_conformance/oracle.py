@@ -92,6 +92,7 @@ def _attention(call: Call, numbers: _Numbers) -> Exact:
     pairs, rows = (*lead, H, Q, K), (*lead, H, Q)
     scale = numbers.number(call.scale) if call.scale is not None else numbers.number(max(D, 1)) ** -0.5
     factors = _factors(call, pairs)
+    positions = [x if x is None else np.asarray(x) for x in (call.q_positions, call.k_positions)]
     linear, magnitude, bias, weights = (np.zeros(pairs) for _ in range(4))
     scores, visible = np.full(pairs, -np.inf), np.zeros(pairs, bool)
     lse, top, out = np.full(rows, -np.inf), np.full(rows, -np.inf), np.zeros((*rows, E))
@@ -100,7 +101,7 @@ def _attention(call: Call, numbers: _Numbers) -> Exact:
         g = (*batch, h // (H // G))
         exact: dict[int, Any] = {}
         bad = False
-        for j in _seen(call, at, Q, K):
+        for j in _seen(call, positions, at, Q, K):
             b = float(call.bias[fit((*at, j), call.bias.shape)]) if call.bias is not None else 0.0
             if b == -math.inf:
                 continue
@@ -147,12 +148,13 @@ def _attention(call: Call, numbers: _Numbers) -> Exact:
     )  # fmt: skip
 
 
-def _seen(call: Call, at: tuple[int, ...], queries: int, keys: int) -> Iterator[int]:
+def _seen(call: Call, positions: list[Array | None], at: tuple[int, ...], queries: int, keys: int) -> Iterator[int]:
     """The keys that the mask shows to one query."""
     *lead, head, row = at
+    of_queries, of_keys = positions
+    query = row if of_queries is None else entry(of_queries, (*lead, row))
     for column in range(keys):
-        query = row if call.q_positions is None else entry(call.q_positions, (*lead, row))
-        key = column if call.k_positions is None else entry(call.k_positions, (*lead, column))
+        key = column if of_keys is None else entry(of_keys, (*lead, column))
         place = Place(tuple(lead), head, row, column, query, key, queries, keys)
         if call.mask is None or call.mask.visible(place):
             yield column

@@ -9,6 +9,13 @@ p errs by W, the bound of the weights, and o by B, that of the output; a dot pro
 of the magnitudes. So a errs by (E + 3) u f |g| . |v|, delta by |g| . B + (E + 3) u |g| . |o| where it is taken from
 the output, and by sum_j (W_j + (K + 3) u p_j) |a_j| where it is summed over the keys; both are allowed together. Each
 step adds its own roundings, and `bounds.LEAST` is lost where subnormal numbers are flushed.
+
+Forward, for tangents q', k' and v', with m_i = sum_j p_ij s'_ij:
+
+    s' = scale (q' . k + q . k')     o'_i = sum_j f_ij (p_ij (s'_ij - m_i) v_j + p_ij v'_j)
+
+s' errs by the two dot products; an implementation that shifts by the row's greatest score carries that score's
+tangent along, so |s'| counts as |s'| + max |s'|; the quotient rule multiplies m by an output that errs by B.
 """
 
 from __future__ import annotations
@@ -56,6 +63,30 @@ def gradients(call: Call, g: Array, h: Array | float = 0.0) -> Gradients:
         _grouped(_product(_turned_value(of_scores), q, scale, u), G, u),
         _grouped(_product(_turned_value(of_values), g, 1.0, u), G, u),
     )
+
+
+def tangent(call: Call, moved: tuple[Array, Array, Array]) -> Value:
+    """How out moves with q, k and v; a call as for `gradients`."""
+    exact = oracle.attention(call)
+    u = bounds.UNIT[bounds.inside(call.dtype)]
+    q, k, *changes = (np.asarray(x, np.float64) for x in (call.q, call.k, *moved))
+    repeats, D, K = q.shape[-3] // k.shape[-3], q.shape[-1], k.shape[-2]
+    k, v, dq, dk, dv = np.repeat(k, repeats, -3), exact.values, *changes
+    dk, dv = np.repeat(dk, repeats, -3), np.repeat(dv, repeats, -3)
+    scale = D**-0.5 if call.scale is None else call.scale
+    p, f, W = exact.weights, exact.factors, bounds.weights(exact, call.dtype)
+    ds = scale * (dq @ _turned(k) + q @ _turned(dk))
+    each = (D + 3) * u * abs(scale) * (np.abs(dq) @ _turned(np.abs(k)) + np.abs(q) @ _turned(np.abs(dk)))
+    size = np.where(exact.visible, np.abs(ds), 0.0)
+    size = size + size.max(-1, keepdims=True, initial=0.0)
+    mean = np.sum(p * ds, axis=-1, keepdims=True)
+    mean_error = np.sum(W * size + p * each + (K + 3) * u * p * size, axis=-1, keepdims=True)
+    moves, away = p * (ds - mean), size + np.abs(mean)
+    error = np.where(exact.visible, (p + W) * (each + mean_error + 4 * u * away) + W * away, 0.0)
+    of_out = bounds.out(exact, call.dtype) * np.abs(mean)
+    terms = (f * p * away) @ np.abs(v) + (f * p) @ np.abs(dv)
+    bound = (f * error) @ np.abs(v) + (f * W) @ np.abs(dv) + of_out + (2 * K + 6) * u * terms
+    return Value((f * moves) @ v + (f * p) @ dv, bound)
 
 
 def _product(x: Value, y: Array, scale: float, u: float) -> Value:

@@ -131,7 +131,12 @@ def feed_forward(params: dict[str, Array], x: Value, u: float) -> Value:
 
 
 def layer(
-    attention: dict[str, Array | None], feed: dict[str, Array], norm: tuple[Array, Array], x: Value, call: Call, u: float
+    attention: dict[str, Array | None],
+    feed: dict[str, Array],
+    norm: tuple[Array, Array],
+    x: Value,
+    call: Call,
+    u: float,
 ) -> dict[str, Value]:
     """A Transformer layer in the two orders, with one norm (gamma, beta) at both places."""
 

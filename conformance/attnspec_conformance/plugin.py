@@ -52,9 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in ("error", "default::DeprecationWarning", "error::DeprecationWarning:attnspec"):
         config.addinivalue_line("filterwarnings", line)
     config.option.strict_markers = True
-    config.stash[_BACKENDS] = _load(
-        config.getoption("attnspec_backend"), config.getoption("attnspec_device")
-    )
+    config.stash[_BACKENDS] = _load(config.getoption("attnspec_backend"), config.getoption("attnspec_device"))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

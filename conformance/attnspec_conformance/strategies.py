@@ -13,9 +13,14 @@ from .masks import Array
 from .problems import normal, problem, some_mask
 from .trials import Call
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=15)
 
-# Few shapes, many options: a new shape costs a compilation on some backends, a new option costs nothing.
+def repeatable(backend: Any) -> settings:
+    """The same examples every time; fewer where each option or shape that is new may cost a compilation."""
+    few = "jit" in backend.capabilities
+    return settings(derandomize=True, deadline=None, database=None, max_examples=6 if few else 15)
+
+
+# Few shapes, many options.
 SHAPES: tuple[dict[str, Any], ...] = (
     {"H": 6, "G": 3},
     {"lead": (), "H": 6, "G": 2, "Q": 1},

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from . import oracle
 from .judges import same_bits, within_bound
-from .strategies import REPEATABLE, calls
+from .strategies import calls, repeatable
 from .subjects import BackendSubject
 from .trials import Call
 
@@ -19,7 +19,7 @@ from .trials import Call
 def test_any_call_has_the_answer_of_the_definition(backend: Any) -> None:
     subject = BackendSubject(backend)
 
-    @REPEATABLE
+    @repeatable(backend)
     @given(calls())
     def check(call: Call) -> None:
         verdict = within_bound(call)((subject.forward(call),))
@@ -32,7 +32,7 @@ def test_any_call_has_the_answer_of_the_definition(backend: Any) -> None:
 def test_keys_that_nobody_sees_cannot_be_observed_in_any_call(backend: Any) -> None:
     subject = BackendSubject(backend)
 
-    @REPEATABLE
+    @repeatable(backend)
     @given(calls())
     def check(call: Call) -> None:
         visible = oracle.attention(call).visible

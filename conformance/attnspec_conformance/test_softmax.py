@@ -39,18 +39,11 @@ def parts_of(backend: Any, call: Call, edges: tuple[int, ...]) -> list[Any]:
 
 
 def compare(backend: Any, call: Call, merged: Any, count: int) -> None:
-    """Within the bounds of the parts: each merge rounds once more, as one more term of the sums does."""
+    """Within the bound of so many merged parts."""
     out, lse = (np.asarray(backend.to_numpy(x)).astype(np.float64) for x in merged)
     exact = oracle.attention(call)
-    unit = bounds.UNIT[bounds.inside(call.dtype)]
-    half = bounds.UNIT[call.dtype] if bounds.inside(call.dtype) != call.dtype else 0.0
-    magnitude = np.max(np.abs(exact.values), axis=-2)[..., None, :]
-    lse_bound = bounds.lse(exact, call.dtype) + 4 * count * unit * (
-        1 + np.abs(np.where(np.isfinite(exact.lse), exact.lse, 0.0))
-    )
-    growth = np.where(exact.visible.any(-1), np.expm1(2 * lse_bound) + 6 * count * unit, 0.0)[..., None]
-    out_bound = bounds.out(exact, call.dtype) + (growth + half) * magnitude
-    verdict = all_of([near("out", out, exact.out, out_bound), near("lse", lse, exact.lse, lse_bound)])
+    of_out, of_lse = bounds.merged(exact, call.dtype, count)
+    verdict = all_of([near("out", out, exact.out, of_out), near("lse", lse, exact.lse, of_lse)])
     assert verdict.ok, verdict.message
 
 

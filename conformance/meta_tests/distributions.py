@@ -57,10 +57,10 @@ def code(text: str, paths: tuple[Path, ...] = (), **variables: str) -> str:
     return done.stdout.strip()
 
 
-def suite(root: Path, *args: str, name: str = "fake") -> subprocess.CompletedProcess[str]:
+def suite(root: Path, *args: str, name: str = "fake", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run pytest with the plug-in on a backend of `root`."""
     plugin = ("-m", "pytest", "-p", "attnspec_conformance.plugin", "-p", "no:cacheprovider", "-q", "-rsxX")
     ini = root / "empty.ini"
     ini.write_text("[pytest]\n")
     options = ("-c", str(ini), "--rootdir", str(root), "--attnspec-backend", name)
-    return python(*plugin, *options, *args, paths=(root,))
+    return python(*plugin, *options, *args, paths=(root,), **variables)

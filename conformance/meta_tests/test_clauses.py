@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -42,5 +43,7 @@ def test_every_test_of_the_suite_is_marked_with_a_clause():
         text = path.read_text("utf-8")
         if path.name == "test_laws.py" or "pytestmark" in text:
             continue
-        for block in re.findall(r"((?:^@.*\n(?:^[ )].*\n)*)*)^def (test_\w+)", text, flags=re.MULTILINE):
-            assert "clause(" in block[0], f"{path.name}: {block[1]}"
+        for function in ast.walk(ast.parse(text)):
+            if isinstance(function, ast.FunctionDef) and function.name.startswith("test_"):
+                marks = " ".join(map(ast.unparse, function.decorator_list))
+                assert "mark.clause(" in marks, f"{path.name}: {function.name}"

@@ -41,11 +41,27 @@ def run(root, *args, tests=TESTS, known=None):
 def test_the_end_of_a_run_says_what_was_judged(root):
     done = run(root)
     assert done.returncode == 1
-    assert "attnspec backends: fake (attnspec-fake 1.0)" in done.stdout or "-q" in done.args
     assert re.search(r"fake: 2 judged, 1 failed, \d+ not judged", done.stdout)
     assert "failed: NORM-2" in done.stdout
     assert re.search(r"not judged: .*MASK-1", done.stdout)
     assert "fake does not declare vmap" in done.stdout
+
+
+def test_arrays_are_made_on_the_device_that_was_asked_for(root):
+    more = """
+        def asarray(x, *, dtype=None, device=None, made=asarray):
+            assert device == "cpu"
+            return made(x, dtype=dtype)
+    """
+    with (root / "attnspec_fake" / "backend.py").open("a") as module:
+        module.write(dedent(more))
+    law = ("--pyargs", "attnspec_conformance", "-k", "true_means_may_attend or test_norm")
+    done = suite(root, *law, "-v", "--attnspec-device", "cpu")
+    assert done.returncode == 0, done.stdout
+    assert "attnspec backends: fake (attnspec-fake 1.0), on cpu" in done.stdout
+    unknown = suite(root, *law, "--attnspec-device", "tpu:7")
+    assert unknown.returncode == 4
+    assert "fake has no device 'tpu:7'; it has cpu" in unknown.stderr
 
 
 @pytest.mark.parametrize("mark", ['clause("NORM-9")', 'needs("levitation")'])

@@ -130,9 +130,9 @@ class Faultless:
 
     def rule(self, mask, call, shape):
         Q, K = shape[-2:]
-        i = np.arange(Q) if call.q_positions is None else call.q_positions
-        j = np.arange(K) if call.k_positions is None else call.k_positions
-        ahead = j[None, :] - i[:, None]
+        i = np.asarray(range(Q) if call.q_positions is None else call.q_positions)[..., None, :, None]
+        j = np.asarray(range(K) if call.k_positions is None else call.k_positions)[..., None, None, :]
+        ahead = j - i
         match mask:
             case masks.Dense(array):
                 return array
@@ -376,6 +376,13 @@ class WeightsAveragedOverHeads(Faultless):
         return out, lse, np.broadcast_to(weights.mean(-3, keepdims=True), weights.shape)
 
 
+@breaks("DROPOUT-1")
+class RateOneIsNaN(Faultless):
+    def dropped(self, call, weights):
+        everything = call.dropout is not None and call.dropout.rate == 1
+        return np.full_like(weights, np.nan) if everything else super().dropped(call, weights)
+
+
 @breaks("DROPOUT-2")
 class DropoutUnscaled(Faultless):
     def dropped(self, call, weights):
@@ -401,6 +408,27 @@ class KeepsWhereOthersDrop(Faultless):
     def keep(self, call, shape):
         u = oracle_random.uniform(oracle_random.key(call.dropout.seed), shape)
         return u >= call.dropout.rate
+
+
+@breaks("DROPOUT-3")
+class KeepMaskByPosition(Faultless):
+    def keep(self, call, shape):
+        made = super().keep(call, shape)
+        return made if call.k_positions is None else np.roll(made, np.asarray(call.k_positions)[0], axis=-1)
+
+
+@breaks("MASK-4")
+class PositionsIgnored(Faultless):
+    def rule(self, mask, call, shape):
+        return super().rule(mask, call.but(q_positions=None, k_positions=None), shape)
+
+
+@breaks("MASK-4")
+class PositionsOfTheFirstItem(Faultless):
+    def rule(self, mask, call, shape):
+        if np.ndim(call.q_positions) == 2:
+            call = call.but(q_positions=call.q_positions[0], k_positions=call.k_positions[0])
+        return super().rule(mask, call, shape)
 
 
 @breaks("PATH-1")

@@ -12,7 +12,8 @@ import numpy as np
 from attnspec.errors import DTypeError
 
 __all__ = [
-    "asarray", "capabilities", "devices", "enable", "jit", "name", "synchronize", "to_numpy", "vjp", "vmap", "xp",
+    "asarray", "capabilities", "devices", "enable", "jit", "jvp", "name", "synchronize", "to_numpy", "vjp", "vmap",
+    "xp",
 ]  # fmt: skip
 
 name = "jax"
@@ -60,3 +61,8 @@ def synchronize(a: Any) -> Any:
 def vjp(f: Callable[..., Any], *arrays: Any) -> tuple[Any, Callable[..., Any]]:
     """`jax.vjp`."""
     return jax.vjp(f, *arrays)  # type: ignore[no-any-return]
+
+
+def jvp(f: Callable[..., Any], arrays: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """`jax.jvp`: (result, its derivative along the tangents)."""
+    return jax.jvp(f, arrays, tangents)  # type: ignore[no-any-return]

@@ -44,7 +44,10 @@ def run(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
         return function(operands, *static)
     # Python's integers are random words: int32 whatever the default width.
     operands = jax.tree.map(lambda x: jax.numpy.int32(x) if isinstance(x, int) else x, operands)
-    return _compiled(function, len(static))(operands, *static)
+    result = _compiled(function, len(static))(operands, *static)
+    # An operand that only says where (`like=`) is dropped from the program, and with it the device.
+    bound = [device for x in leaves if isinstance(x, jax.Array) and (device := device_of(x)) is not None]
+    return jax.device_put(result, bound[0]) if bound else result
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 __all__ = [
-    "asarray", "capabilities", "devices", "jit", "name", "synchronize", "to_numpy", "vjp", "vmap", "xp",
+    "asarray", "capabilities", "devices", "jit", "jvp", "name", "synchronize", "to_numpy", "vjp", "vmap", "xp",
 ]  # fmt: skip
 
 name = "torch"
@@ -55,3 +55,8 @@ def synchronize(a: torch.Tensor) -> torch.Tensor:
 def vjp(f: Callable[..., Any], *arrays: torch.Tensor) -> tuple[Any, Callable[..., Any]]:
     """`torch.func.vjp`."""
     return torch.func.vjp(f, *arrays)  # type: ignore[no-any-return]
+
+
+def jvp(f: Callable[..., Any], arrays: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """`torch.func.jvp`: (result, its derivative along the tangents)."""
+    return torch.func.jvp(f, arrays, tangents)  # type: ignore[no-any-return]

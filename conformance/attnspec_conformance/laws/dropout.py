@@ -47,3 +47,12 @@ def the_keep_mask_is_the_same_whatever_the_tiling() -> Iterator[Trial]:
 def the_keep_mask_covers_batch_and_heads() -> Iterator[Trial]:
     call = problem(G=3, dropout=masks.Dropout(0.25, 2**63 + 5))
     yield Trial((call,), within_bound(call))
+
+
+@law("DROPOUT-3")
+def the_keep_mask_counts_rows_whatever_their_positions() -> Iterator[Trial]:
+    moved = {"q_positions": np.array([9, 3, 4, 8, 0], np.int32), "k_positions": range(2, 9)}
+    call = problem(6, mask=masks.Causal(), dropout=masks.Dropout(0.25, 3), want="lse", **moved)
+    yield Trial((call,), within_bound(call))
+    late = beyond_a_tile(mask=masks.Window(20, 20), dropout=masks.Dropout(0.25, 9), q_positions=range(12, 525))
+    yield Trial((late,), within_bound(late))

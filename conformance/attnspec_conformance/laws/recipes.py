@@ -237,7 +237,7 @@ def bw_01_a_window_counts_the_keys_before_and_after() -> Iterator[Trial]:
     for left, wanted in ((1, column(1, 1.5, 3, 6)), (2, column(1, 1.5, 7 / 3, 14 / 3))):
         asked = call.but(mask=masks.Window(left, 0))
         yield Trial((asked,), is_value(asked, out=wanted))
-    for width in range(1, 7):
+    for width in (1, 3, 6):
         counted = Call(constant(0, 7, 1), constant(0, 7, 1), np.eye(7, dtype=np.float32))
         asked = counted.but(mask=masks.Window(width - 1, 0))
         yield Trial((asked,), within_bound(asked))

@@ -31,7 +31,7 @@ def the_default_scale_is_of_the_head_width() -> Iterator[Trial]:
 
 @law("SCORE-1")
 def every_finite_scale_is_legal() -> Iterator[Trial]:
-    for scale in (0.0, -0.5, 1.0, 0.25, 3, 2.0**-20):
+    for scale in (0.0, -0.5, 3, 2.0**-20):
         call = exact_logits(scale=scale, want="lse")
         yield Trial((call,), within_bound(call))
 
@@ -86,7 +86,7 @@ def grouped_heads_keep_their_masks_biases_and_sinks_apart() -> Iterator[Trial]:
 
 @law("SCORE-4")
 def softcap_comes_after_scale_and_before_bias_and_mask() -> Iterator[Trial]:
-    for cap in (0.5, 2.0, 30):
+    for cap in (0.5, 30):
         call = problem(size=2.0, softcap=cap, bias=normal(3, 5, 7, size=2.0), mask=some_mask(4, 5, 7))
         for want in ("lse", "weights"):
             asked = call.but(want=want, scale=0.7)

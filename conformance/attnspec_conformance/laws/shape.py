@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .. import masks
 from ..judges import both, is_exactly, refused, same_bits, untouched, within_bound
-from ..problems import beyond_a_tile, constant, normal, problem
+from ..problems import beyond_a_tile, constant, normal, problem, some_mask
 from ..trials import Trial, law
 
 
@@ -113,3 +114,13 @@ def layout_in_memory_does_not_matter() -> Iterator[Trial]:
 def read_only_inputs_give_the_bits_of_writable_ones() -> Iterator[Trial]:
     call = beyond_a_tile(want="lse")
     yield Trial((call, call.but(layout="readonly")), both(same_bits(), untouched))
+
+
+@law("SHAPE-4")
+def no_input_is_ever_written_to() -> Iterator[Trial]:
+    options = {"bias": normal(3, 5, 7), "sink": normal(4, 6), "mask": some_mask(5, 2, 6, 5, 7)}
+    for want in ("lse", "weights"):
+        call = problem(6, want=want, **options)
+        yield Trial((call, call), both(same_bits(), untouched))
+    tiled = beyond_a_tile(mask=masks.Causal(3), bias=normal(4, 525))
+    yield Trial((tiled, tiled), both(same_bits(), untouched))

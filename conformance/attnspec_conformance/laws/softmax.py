@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 
 import numpy as np
 
 from .. import masks
-from ..judges import is_exactly, within_bound
+from ..judges import is_exactly, is_value, within_bound
 from ..problems import constant, exact_logits, normal, problem, some_mask, uniform_values
 from ..trials import Call, Trial, law
 
@@ -72,6 +73,15 @@ def lse_is_the_natural_logarithm_before_dropout() -> Iterator[Trial]:
     yield Trial((call,), within_bound(call))
     dropped = call.but(dropout=masks.Dropout(0.25, 5))
     yield Trial((dropped,), within_bound(dropped))
+
+
+@law("SCORE-1", "SOFTMAX-3", "SOFTMAX-4")
+def one_quarter_and_three_quarters_by_hand() -> Iterator[Trial]:
+    """Scores 0 and log 3: weights 1/4 and 3/4, so 3 out of values 0 and 4, and log 4 for the sum."""
+    call = Call(constant(1, 1, 1), np.array([[0], [1]], np.float32), np.array([[0], [4]], np.float32), scale=log(3))
+    asked, weights = call.but(want="lse"), call.but(want="weights")
+    yield Trial((asked,), is_value(asked, out=constant(3, 1, 1), lse=np.array([log(4)])))
+    yield Trial((weights,), is_value(weights, weights=np.array([[0.25, 0.75]])))
 
 
 @law("SOFTMAX-3", needs=("bfloat16",))
