@@ -196,8 +196,8 @@ class ArrayMask(Rule):
 
 
 @dataclass(frozen=True)
-class And(Rule):
-    """Visible by both."""
+class _Pair(Rule):
+    """Two rules."""
 
     a: Rule
     b: Rule
@@ -205,6 +205,11 @@ class And(Rule):
     def check(self, axes: Axes) -> None:
         self.a.check(axes)
         self.b.check(axes)
+
+
+@dataclass(frozen=True)
+class And(_Pair):
+    """Visible by both."""
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         if self.a.status(q, k) == "all":
@@ -219,15 +224,8 @@ class And(Rule):
 
 
 @dataclass(frozen=True)
-class Or(Rule):
+class Or(_Pair):
     """Visible by either."""
-
-    a: Rule
-    b: Rule
-
-    def check(self, axes: Axes) -> None:
-        self.a.check(axes)
-        self.b.check(axes)
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         return self.a.tile(q, k, xp=xp, device=device) | self.b.tile(q, k, xp=xp, device=device)
