@@ -1,6 +1,7 @@
 """The one seam to array-api-compat, and the few questions about dtypes that the standard leaves open.
 
-A project that vendors attnspec edits this file and `errors.py`, nothing else.
+A project that vendors attnspec edits this file and `errors.py`, nothing else. It gives the entry-point groups names of
+its own, so that the copy does not load an installed attnspec's plug-ins, and installs its hosts by `host.install`.
 """
 
 from __future__ import annotations

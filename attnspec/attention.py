@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from . import _compat
 from ._compat import Array, dtype_name
-from .bias import Bias
 from .blocks import attend, weights
 from .errors import KernelError, OptionError
 from .masks import Mask
 from .numerics import FAST, Numerics
 from .request import Dropout, Request, make_request
+from .terms import Bias
 
 
 def attention(

@@ -16,6 +16,7 @@ from .params import LayerParams, NormParams, StackParams
 from .request import Dropout
 from .residual import add, add_and_norm
 from .rotary import Rotary
+from .shapes import of_type
 
 
 def transformer_layer(
@@ -54,6 +55,7 @@ def transformer_layer(
     >>> attnspec.transformer_layer(params, np.ones((3, 5, 8), np.float32)).shape
     (3, 5, 8)
     """
+    of_type("params", params, LayerParams)
     y, _ = _layer(
         params,
         x,
@@ -84,6 +86,7 @@ def transformer_layer_with_cache(
     >>> y.shape, cache.length
     ((5, 8), 5)
     """
+    of_type("params", params, LayerParams)
     return _layer(
         params,
         x,
@@ -112,6 +115,7 @@ def transformer_stack(
     >>> attnspec.transformer_stack(params, np.ones((5, 8), np.float32)).shape
     (5, 8)
     """
+    of_type("params", params, StackParams)
     for n, layer in enumerate(params.layers):
         x = transformer_layer(layer, x, rotary=rotary, **_for_layer(n, residual_dropout, options))
     return x if params.norm is None else normalise(params.norm, x)
@@ -138,6 +142,8 @@ def transformer_stack_with_cache(
     >>> y.shape, caches[1].length
     ((5, 8), 5)
     """
+    of_type("params", params, StackParams)
+    of_type("caches", caches, tuple)
     if len(caches) != len(params.layers):
         msg = f"{len(params.layers)} layers need as many caches, got {len(caches)}."
         raise ShapeError(msg)
@@ -198,4 +204,5 @@ def _for_layer(n: int, residual_dropout: Dropout | None, options: AttentionOptio
 
 
 def _folded(dropout: Dropout | None, n: int) -> Dropout | None:
+    dropout = Dropout.checked(dropout)
     return None if dropout is None else Dropout(dropout.rate, random.fold_in(dropout.rng, n))

@@ -11,8 +11,9 @@ from .errors import CacheError, ShapeError
 from .host import beside, host_of
 from .masks import padding
 from .params import MultiHeadParams
-from .rules import Rule, widened_ints
-from .shapes import broadcasts_to, floating, zeros
+from .rule_arrays import widened_ints
+from .rules import Rule
+from .shapes import broadcasts_to, floating, of_type, zeros
 from .struct import LEAF, Struct
 
 
@@ -44,6 +45,9 @@ class Cache(Struct):
     ) -> Cache:
         """A cache with nothing in it, on the device of `like` (an array or a namespace).
 
+        `lead` are the leading axes, such as (B,). For a step that is compiled once, make the length an array:
+        `dataclasses.replace(cache, length=xp.asarray(0))`.
+
         Examples
         --------
         >>> import numpy as np, attnspec
@@ -58,7 +62,16 @@ class Cache(Struct):
 
     @classmethod
     def of(cls, params: MultiHeadParams, *, capacity: int, lead: tuple[int, ...] = ()) -> Cache:
-        """An empty cache with the heads, widths, dtype and device of `params`."""
+        """An empty cache with the heads, widths, dtype and device of `params`, for leading axes `lead`, such as (B,).
+
+        Examples
+        --------
+        >>> import numpy as np, attnspec
+        >>> params = attnspec.MultiHeadParams.init(attnspec.random.key(0), model_width=8, heads=2, like=np)
+        >>> attnspec.Cache.of(params, capacity=16, lead=(3,)).k.shape
+        (3, 2, 16, 4)
+        """
+        of_type("params", params, MultiHeadParams)
         return cls.empty(
             kv_heads=params.wk.shape[1], capacity=capacity, key_width=params.wk.shape[2],
             value_width=params.wv.shape[2], lead=lead, dtype=dtype_name(params.wk), like=params.wk,
@@ -75,8 +88,8 @@ class Cache(Struct):
         for name, new, old in (("k", k, self.k), ("v", v, self.v)):
             if new.shape[:-2] != old.shape[:-2] or new.shape[-1] != old.shape[-1] or k.shape[-2] != v.shape[-2]:
                 msg = (
-                    f"the cache holds {name} {tuple(old.shape)}; "
-                    f"k {tuple(k.shape)} and v {tuple(v.shape)} do not extend it."
+                    f"the cache holds {name} {tuple(old.shape)}; k {tuple(k.shape)} and v {tuple(v.shape)} do not "
+                    "extend it. A cache for a batch is made with lead=(B,)."
                 )
                 raise ShapeError(msg)
         n, start = k.shape[-2], self._checked_length()

@@ -127,6 +127,17 @@ def announce(cls: type) -> None:
             _register(root, cls)
 
 
+def install(root: str, host: Host) -> None:
+    """Take `host` for arrays whose types come from the package `root`: what a copy without entry points does.
+
+    A copy keeps the clauses about autocast, warnings and pytrees only with the host of the framework beside it:
+    `backends/<name>/attnspec_<name>/host.py`, its imports of attnspec changed to the copy's.
+    """
+    _hosts[root] = host
+    for cls in _announced:
+        _register(root, cls)
+
+
 def load_errors() -> dict[str, Exception]:
     """What went wrong with each host that does not load, those of the frameworks that are imported by now."""
     for root in _entries:

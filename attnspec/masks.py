@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ._compat import Array
 from .errors import OptionError
-from .rules import Align, Mask, Padding, Rule, Segments, Window, as_mask, checked_align, checked_ints
+from .rule_arrays import Align, checked_align, checked_ints
+from .rules import Mask, Padding, Rule, Segments, Window, as_mask
 
 __all__ = ["Mask", "as_mask", "causal", "padding", "segments", "window"]
 

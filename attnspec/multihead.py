@@ -7,7 +7,6 @@ from typing import Any, TypedDict, Unpack
 from . import _compat
 from ._compat import Array
 from .attention import attention, attention_weights
-from .bias import Bias
 from .cache import Cache
 from .errors import OptionError, ShapeError
 from .host import beside, host_of
@@ -16,8 +15,9 @@ from .masks import Mask, as_mask, causal
 from .params import MultiHeadParams
 from .request import Dropout, checked_options
 from .rotary import Rotary
-from .shapes import Axes, broadcast_shapes, expect, floating, together
+from .shapes import Axes, broadcast_shapes, expect, floating, of_type, together
 from .struct import arrays_in
+from .terms import Bias
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -210,6 +210,7 @@ def _project_with_cache(
     if "q_positions" in options or "k_positions" in options:
         msg = "positions come from the cache here; q_positions and k_positions are not taken."
         raise OptionError(msg)
+    of_type("cache", cache, Cache)
     positions = cache.positions(x.shape[-2])
     of_rows: AttentionOptions = {"q_positions": positions, "k_positions": positions}
     with host_of(x).scope():
@@ -240,6 +241,13 @@ def _project(
     params: MultiHeadParams, x: Array, context: Array | None, rotary: Rotary | None, options: AttentionOptions
 ) -> tuple[Array, Array, Array]:
     """q (..., H, Q, D), k (..., G, K, D), v (..., G, K, E), after everything is known to fit."""
+    unknown = sorted(set(options) - set(AttentionOptions.__annotations__))
+    if unknown:
+        known = ", ".join(AttentionOptions.__annotations__)
+        msg = f"unknown options {', '.join(unknown)}; there are {known}."
+        raise OptionError(msg)
+    if rotary is not None:
+        of_type("rotary", rotary, Rotary)
     c = x if context is None else context
     axes = _axes(params, x, c)
     checked: dict[str, Any] = {name: option for name, option in options.items() if name != "implementation"}
@@ -255,6 +263,7 @@ def _project(
 
 def _axes(params: MultiHeadParams, x: Array, c: Array) -> Axes:
     """The axes of the attention call, and a ShapeError for whatever does not fit it."""
+    of_type("params", params, MultiHeadParams)
     floating(x=x, context=c, wq=params.wq, wk=params.wk, wv=params.wv, wo=params.wo)
     for name, a in (("x", x), ("context", c)):
         if a.ndim < 2:

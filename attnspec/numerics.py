@@ -10,10 +10,10 @@ import math
 from typing import Any, NamedTuple, Protocol
 
 from ._compat import Array, dtype_name, namespace, widened
-from .bias import Term
 from .host import beside
 from .request import Request
 from .shapes import Span, is_number
+from .terms import Term
 
 
 class Operands(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from . import _compat, random
 from ._compat import Array
 from .errors import OptionError, ShapeError
-from .shapes import named_dtype, zeros
+from .shapes import named_dtype, of_type, zeros
 from .struct import Struct, arrays_in
 
 Order = Literal["post", "pre"]
@@ -211,6 +211,7 @@ def flatten(params: Struct) -> dict[str, Array]:
     >>> sorted(attnspec.params.flatten(norm))
     ['beta', 'gamma']
     """
+    of_type("params", params, Struct)
     return {n: x for part, value in _parts(params) for n, x in arrays_in(part, value).items()}
 
 

@@ -234,7 +234,10 @@ def _axis(xp: Namespace, n: int, trailing: int, place: Array) -> Array:
 
 def _words(rng: Key) -> tuple[Word, Word]:
     if not isinstance(rng, Key):
-        msg = f"rng is a {type(rng).__name__}; a Key is needed: attnspec.random.key(seed), or wrap(words)."
+        msg = (
+            f"rng is of type {type(rng).__name__}; a Key is needed: attnspec.random.key(seed), or "
+            "attnspec.random.wrap(words) of another library's."
+        )
         raise DTypeError(msg)
     low = rng.low
     if _compat.is_array(low) and low.ndim:

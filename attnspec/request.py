@@ -8,13 +8,14 @@ from typing import Any
 
 from . import _compat
 from ._compat import FLOATING, SIGNED, Array, Namespace, dtype_name
-from .bias import Bias, Term, as_bias
 from .errors import DTypeError, OptionError, ShapeError
 from .host import Host, host_of
 from .random import Key
-from .rules import Mask, Rule, as_mask, widened_ints
+from .rule_arrays import widened_ints
+from .rules import Mask, Rule, as_mask
 from .shapes import Axes, Span, attention_axes, broadcasts_to, floating, is_number, known, number, together
 from .struct import Struct, arrays_in
+from .terms import Bias, Term, as_bias
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,19 @@ class Dropout(Struct):
         """Raise unless the rate is a probability and `rng` a key (DROPOUT-1)."""
         number("rate", self.rate, low=0.0, high=1.0)
         if not isinstance(self.rng, Key):
-            msg = f"rng is a {type(self.rng).__name__}; a Key is needed, e.g. attnspec.random.key(seed)."
+            msg = f"rng is of type {type(self.rng).__name__}; a Key is needed, e.g. attnspec.random.key(seed)."
             raise DTypeError(msg)
+
+    @classmethod
+    def checked(cls, dropout: Any) -> Dropout | None:
+        """None, or a Dropout that has passed `check`."""
+        if dropout is None:
+            return None
+        if not isinstance(dropout, cls):
+            msg = f"dropout is of type {type(dropout).__name__}; attnspec.Dropout(rate, rng) is needed."
+            raise DTypeError(msg)
+        dropout.check()
+        return dropout
 
     @property
     def drops(self) -> bool:
@@ -126,11 +138,7 @@ def checked_options(
             option.check(axes)
     if scale is None:
         scale = axes.D**-0.5 if axes.D else 1.0
-    if dropout is not None:
-        if not isinstance(dropout, Dropout):
-            msg = f"dropout is a {type(dropout).__name__}; attnspec.Dropout(rate, rng) is needed."
-            raise DTypeError(msg)
-        dropout.check()
+    dropout = Dropout.checked(dropout)
     _check_positions("q_positions", q_positions, (*axes.lead, axes.Q))
     _check_positions("k_positions", k_positions, (*axes.lead, axes.K))
     if not (q_positions is None and k_positions is None):

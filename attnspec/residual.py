@@ -94,5 +94,5 @@ def _sum(x: Array, y: Array, dropout: Dropout | None) -> Array:
     if tuple(x.shape) != tuple(y.shape):
         msg = f"a skip connection adds equal shapes, got x {tuple(x.shape)} and sublayer_out {tuple(y.shape)}."
         raise ShapeError(msg)
-    y = widened(y)
+    y, dropout = widened(y), Dropout.checked(dropout)
     return widened(x) + (y if dropout is None else drop(y, dropout.rate, dropout.rng))

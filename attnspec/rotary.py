@@ -9,7 +9,7 @@ from . import _compat
 from ._compat import SIGNED, Array, Namespace, dtype_name, widened
 from .errors import DTypeError, OptionError, ShapeError
 from .host import beside, host_of
-from .rules import widened_ints
+from .rule_arrays import widened_ints
 from .shapes import broadcasts_to, floating, number
 from .struct import Struct
 

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from . import _compat
-from ._compat import SIGNED, Array, Namespace, dtype_name
-from .errors import DTypeError, MaskError, OptionError, ShapeError
+from ._compat import Array, Namespace, dtype_name
+from .errors import MaskError
 from .host import on
-from .shapes import Axes, Shape, Span, broadcasts_to
+from .rule_arrays import Align, Ints, clamped, fits, per_batch
+from .shapes import Axes, Shape, Span
 from .struct import Struct
 
 Status = Literal["all", "none", "some"]
-Ints = int | tuple[int, ...] | Array
-Align = Literal["start", "end"]
 
 
 @runtime_checkable
@@ -49,6 +48,10 @@ class Rule(Struct):
 
     def __invert__(self) -> Rule:
         return Not(self)
+
+    def __bool__(self) -> bool:
+        msg = f"a {type(self).__name__} mask is not true or false: combine masks by &, |, ~, not by and, or, not."
+        raise MaskError(msg)
 
     __array_ufunc__ = None  # NumPy's `array & rule` then asks the rule
 
@@ -92,13 +95,16 @@ def as_mask(mask: Mask | Array) -> Rule:
         if dtype_name(mask) != "bool":
             msg = (
                 f"mask has dtype {dtype_name(mask)} and shape {tuple(mask.shape)}; a mask is boolean, True = may "
-                "attend. Pass `mask != 0` if nonzero means visible, or `bias=` if the numbers are to be added."
+                "attend. Pass it as `bias=` if it is to be added (0 and -inf), or `mask != 0` if nonzero means visible."
             )
             raise MaskError(msg)
         return ArrayMask(mask)
-    if isinstance(mask, Mask):
+    if isinstance(mask, Mask) and not isinstance(mask, Struct):
         return Foreign(mask)
-    msg = f"mask is a {type(mask).__name__}; a boolean array or a Mask (causal(), padding(), ...) is needed."
+    msg = (
+        f"mask is of type {type(mask).__name__}; a boolean array or a Mask (causal(), padding(), ...) is needed. "
+        "What is added to the scores (alibi(), relative_bias()) is a `bias=`."
+    )
     raise MaskError(msg)
 
 
@@ -259,7 +265,13 @@ class Foreign(Rule):
     mask: Mask
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        return self.mask.tile(q, k, xp=xp, device=device)
+        tile = self.mask.tile(q, k, xp=xp, device=device)
+        if dtype_name(tile) != "bool":
+            msg = (
+                f"{type(self.mask).__name__}.tile gave {dtype_name(tile)}; a mask's tile is boolean, True = may attend."
+            )
+            raise MaskError(msg)
+        return tile
 
     def status(self, q: Span, k: Span, /) -> Status:
         return self.mask.status(q, k)
@@ -267,56 +279,3 @@ class Foreign(Rule):
 
 def _held(**rules: tuple[Ints, Shape]) -> dict[str, tuple[Array, Shape | None]]:
     return {name: held for name, held in rules.items() if type(held[0]) is not int}
-
-
-def checked_ints(name: str, x: int | list[int] | tuple[int, ...] | Array) -> Ints:
-    if type(x) is int:
-        return x
-    if isinstance(x, list | tuple) and all(type(n) is int for n in x):
-        return tuple(x)
-    if _compat.is_array(x) and dtype_name(x) in SIGNED:
-        return x
-    got = f"an array of dtype {dtype_name(x)}" if _compat.is_array(x) else repr(x)
-    msg = f"{name} is {got}; an int, a list of ints or a signed integer array is needed."
-    raise DTypeError(msg)
-
-
-def checked_align(align: Align) -> Align:
-    if align not in ("start", "end"):
-        msg = f'align={align!r}: "start" (offset counts from the first key) or "end" (from K - Q) is needed.'
-        raise OptionError(msg)
-    return align
-
-
-def clamped(x: Any) -> Any:
-    """Python ints cut to what an int32 holds: positions never get there, and JAX refuses longer ones."""
-    return max(-(2**30), min(2**30, x)) if type(x) is int else x
-
-
-def per_batch(x: Any, trailing: int, xp: Namespace, device: Any) -> Array:
-    """An array over the leading axes, with axes of length 1 for H, Q and K behind it."""
-    if type(x) is int:
-        return x
-    if isinstance(x, tuple):
-        x = xp.asarray(list(x), dtype=xp.int32, **on(device))
-    return widened_ints(x)[(..., *(None,) * trailing)]
-
-
-def widened_ints(x: Array) -> Array:
-    """int8 and int16 as int32: the differences of positions have to fit."""
-    return _compat.namespace(x).astype(x, _compat.namespace(x).int32) if dtype_name(x) in ("int8", "int16") else x
-
-
-def fits(name: str, x: Array, axes: Axes, tail: Shape | None) -> None:
-    """`tail` None: broadcasts to the scores. Otherwise to the leading axes and those axes of the scores."""
-    shape = (len(x),) if isinstance(x, tuple) else tuple(x.shape)
-    target = axes.scores if tail is None else (*axes.lead, *(axes.scores[axis] for axis in tail))
-    same = not tail or shape[-len(tail) :] == target[-len(tail) :]
-    if same and broadcasts_to(shape, target):
-        return
-    letters = "(..., H, Q, K)" if tail is None else "(..., Q)" if tail == (-2,) else "(..., K)" if tail else "(...)"
-    msg = f"{name} has shape {shape}, which does not broadcast to {letters} = {target}: axes must be equal or 1."
-    if tail is None and len(shape) == 3 and axes.lead and shape[0] == axes.lead[-1] != axes.H:
-        inserted = (shape[0], 1, *shape[1:])
-        msg += f" Rank 3 is (H, Q, K); for one mask a batch item insert the head axis: (B, 1, Q, K) = {inserted}."
-    raise ShapeError(msg)

@@ -172,6 +172,13 @@ def number(
     return value if is_number(x) else x
 
 
+def of_type(name: str, x: object, kind: type) -> None:
+    """Refuse an argument of another type, such as one level of parameters for another."""
+    if not isinstance(x, kind):
+        msg = f"{name} is of type {type(x).__name__}; {kind.__name__} is needed."
+        raise DTypeError(msg)
+
+
 def expect(name: str, x: Array | None, shape: Sequence[int], letters: str) -> None:
     """Refuse an array of parameters that has another shape than the others make it need."""
     if x is not None and tuple(x.shape) != tuple(shape):

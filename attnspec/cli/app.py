@@ -22,7 +22,7 @@ def _refusing(command: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **options: Any) -> None:
         try:
             command(*args, **options)
-        except AttnspecError as error:
+        except (AttnspecError, OSError, UnicodeError) as error:
             print(f"attnspec: {error}", file=sys.stderr)
             raise typer.Exit(1) from None
 

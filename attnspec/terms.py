@@ -1,0 +1,240 @@
+"""Bias terms: the contract, the operator, and the term behind each function of `bias.py`."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from . import _compat
+from ._compat import FLOATING, Array, Namespace, dtype_name, widened
+from .errors import DTypeError, ShapeError
+from .host import on
+from .rule_arrays import Align, Ints, clamped, fits, per_batch
+from .rules import Status
+from .shapes import Axes, Span, broadcasts_to
+from .struct import Struct
+
+
+@runtime_checkable
+class Bias(Protocol):
+    """The contract of a bias rule: a float tile, and whether it may hold -inf."""
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        """Floating, broadcastable to (..., H, q.size, k.size), on that device (None: where the framework puts it)."""
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        """ "all": no -inf in the tile; "none": nothing but -inf; "some": not known without looking."""
+
+
+class Term(Struct):
+    """The operator, and the check of the arrays that a term holds against the axes of the call."""
+
+    def __add__(self, other: Bias | Array) -> Term:
+        return Sum(self, as_bias(other))
+
+    __radd__ = __add__
+
+    def __bool__(self) -> bool:
+        msg = f"a {type(self).__name__} bias is not true or false: add biases by +."
+        raise DTypeError(msg)
+
+    __array_ufunc__ = None  # NumPy's `array + term` then asks the term
+
+    @abstractmethod
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        """See `Bias.tile`."""
+
+    @abstractmethod
+    def status(self, q: Span, k: Span, /) -> Status:
+        """See `Bias.status`."""
+
+    def check(self, axes: Axes) -> None:
+        """Raise unless each array fits the call."""
+
+    def computed_in(self, dtype: str) -> Term:
+        """The term for scores of that dtype; what is made from Python numbers is made in it."""
+        return self
+
+
+def as_bias(bias: Bias | Array) -> Term:
+    """A term from a floating array (broadcast from the right to (..., H, Q, K)) or any object with the contract.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> bias = attnspec.as_bias(np.asarray([0.0, -np.inf])) + attnspec.alibi(1)
+    >>> attnspec.attention_weights(np.zeros((1, 1)), np.zeros((2, 1)), bias=bias).tolist()
+    [[1.0, 0.0]]
+    """
+    if isinstance(bias, Term):
+        return bias
+    if _compat.is_array(bias):
+        floating_array("bias", bias)
+        return ArrayBias(bias)
+    if isinstance(bias, Bias) and not isinstance(bias, Struct):
+        return Foreign(bias)
+    msg = (
+        f"bias is of type {type(bias).__name__}; a floating array or a Bias (alibi(), relative_bias()) is needed. "
+        "What selects keys (causal(), padding()) is a `mask=`."
+    )
+    raise DTypeError(msg)
+
+
+@dataclass(frozen=True)
+class Alibi(Term):
+    """`alibi`: slopes (H,) times distances."""
+
+    slopes: tuple[float, ...] | Array
+    offset: Ints
+    align: Align
+    dtype: str = "float32"
+
+    def computed_in(self, dtype: str) -> Term:
+        return replace(self, dtype="float64" if dtype == "float64" else "float32")
+
+    def check(self, axes: Axes) -> None:
+        shape = (len(self.slopes),) if isinstance(self.slopes, tuple) else tuple(self.slopes.shape)
+        if shape != (axes.H,):
+            msg = f"alibi has slopes of shape {shape}; one for each of H={axes.H} query heads is needed."
+            raise ShapeError(msg)
+        if type(self.offset) is not int:
+            fits("offset", self.offset, axes, ())
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        slopes = self.slopes
+        if isinstance(slopes, tuple):
+            slopes = xp.asarray(slopes, dtype=getattr(xp, self.dtype), **on(device))
+        # Wide enough for the distances: 2049 is no float16, and a bias must not overflow into a mask.
+        slopes = widened(slopes)
+        distance = xp.abs(_ahead(self, q, k, xp, device))
+        return -slopes[:, None, None] * xp.astype(distance, slopes.dtype)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "all" if isinstance(self.slopes, tuple) else "some"
+
+
+@dataclass(frozen=True)
+class Relative(Term):
+    """`relative_bias`: a table (..., H, N) read by distance."""
+
+    table: Array
+    offset: Ints
+    align: Align
+    max_distance: int | None
+    bidirectional: bool
+
+    def check(self, axes: Axes) -> None:
+        if not broadcasts_to(self.table.shape[:-1], (*axes.lead, axes.H)):
+            target = (*axes.lead, axes.H)
+            msg = f"table has shape {tuple(self.table.shape)}; (..., H, N) with (..., H) = {target} is needed."
+            raise ShapeError(msg)
+        if type(self.offset) is not int:
+            fits("offset", self.offset, axes, ())
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        bucket = self._bucket(_ahead(self, q, k, xp, device), xp, device)
+        if math.prod(bucket.shape[:-2]) == 1:
+            flat = xp.take(self.table, xp.reshape(bucket, (-1,)), axis=-1)
+            return xp.reshape(flat, (*self.table.shape[:-1], *bucket.shape[-2:]))
+        # Offsets that differ over the batch: a row of distances for each item.
+        same = self.table[..., None, :] + xp.zeros((*bucket.shape[:-1], 1), dtype=self.table.dtype, **on(device))
+        return xp.take_along_axis(same, xp.broadcast_to(bucket, (*same.shape[:-1], bucket.shape[-1])), axis=-1)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "some"
+
+    def _bucket(self, ahead: Array, xp: Namespace, device: Any) -> Array:
+        n = self.table.shape[-1]
+        if self.max_distance is None:
+            return xp.clip(ahead, -(n // 2), n // 2) + n // 2
+        buckets = n // 2 if self.bidirectional else n
+        distance = xp.abs(ahead) if self.bidirectional else xp.where(ahead < 0, -ahead, 0)
+        exact = buckets // 2
+        bucket = xp.clip(distance, 0, exact)
+        for step in range(1, buckets - exact):
+            threshold = _log_threshold(exact, self.max_distance, step, buckets - exact)
+            bucket = bucket + xp.astype(distance >= threshold, bucket.dtype)
+        return xp.where(ahead > 0, bucket + buckets, bucket) if self.bidirectional else bucket
+
+
+@dataclass(frozen=True)
+class ArrayBias(Term):
+    """A floating array, broadcast from the right to (..., H, Q, K)."""
+
+    array: Array
+
+    def check(self, axes: Axes) -> None:
+        fits("bias", self.array, axes, None)
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        return k.of(q.of(self.array, -2), -1)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return "some"
+
+
+@dataclass(frozen=True)
+class Sum(Term):
+    """Both terms."""
+
+    a: Term
+    b: Term
+
+    def check(self, axes: Axes) -> None:
+        self.a.check(axes)
+        self.b.check(axes)
+
+    def computed_in(self, dtype: str) -> Term:
+        return Sum(self.a.computed_in(dtype), self.b.computed_in(dtype))
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        a, b = (widened(x.tile(q, k, xp=xp, device=device)) for x in (self.a, self.b))
+        wider = xp.result_type(a.dtype, b.dtype)
+        total = xp.astype(a, wider, copy=False) + xp.astype(b, wider, copy=False)
+        # Two finite numbers stay a number: their overflow to -inf would mask the pair (SCORE-5).
+        largest = float(xp.finfo(wider).max)
+        return xp.where(xp.isfinite(a) & xp.isfinite(b), xp.clip(total, -largest, largest), total)
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        both = {self.a.status(q, k), self.b.status(q, k)}
+        return "none" if "none" in both else "all" if both == {"all"} else "some"
+
+
+@dataclass(frozen=True)
+class Foreign(Term):
+    """Somebody else's object that keeps the contract, given the operator."""
+
+    bias: Bias
+
+    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
+        tile = self.bias.tile(q, k, xp=xp, device=device)
+        floating_array(f"the tile of {type(self.bias).__name__}", tile)
+        return tile
+
+    def status(self, q: Span, k: Span, /) -> Status:
+        return self.bias.status(q, k)
+
+
+def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:
+    """j - i - offset as integers (..., 1, q, k)."""
+    shift = k.total - q.total if rule.align == "end" else 0
+    offset = per_batch(clamped(rule.offset), 3, xp, device)
+    return k.index[..., None, None, :] - q.index[..., None, :, None] - (offset + shift)
+
+
+def _log_threshold(exact: int, most: int, step: int, steps: int) -> int:
+    """The least integer >= exact (most / exact)**(step / steps), in integers: logarithms round as libraries like."""
+    target = exact ** (steps - step) * most**step
+    least = max(1, int(exact * (most / exact) ** (step / steps)) - 1)
+    while least**steps < target:
+        least += 1
+    return least
+
+
+def floating_array(name: str, x: Array) -> None:
+    if not _compat.is_array(x) or dtype_name(x) not in FLOATING:
+        got = f"dtype {dtype_name(x)}" if _compat.is_array(x) else f"type {type(x).__name__}"
+        msg = f"{name} has {got}; a floating array is needed. A boolean array that selects keys is a `mask=`."
+        raise DTypeError(msg)
