@@ -92,3 +92,35 @@ def test_a_host_that_does_not_load_is_the_default_with_its_error_kept(monkeypatc
     finally:
         host._hosts.pop("nowhere", None)
         host.errors.pop("nowhere", None)
+
+
+def test_an_installed_host_is_taken_and_told_of_every_struct() -> None:
+    """What a copied attnspec does, which has no entry points of its own."""
+
+    class Foreign:
+        pass
+
+    Foreign.__module__ = "elsewhere.arrays"
+    told: list[type] = []
+    try:
+        mine = host.Host(register=told.append)
+        host.install("elsewhere", mine)
+        assert host.host_of(Foreign()) is mine
+        assert attnspec.MultiHeadParams in told or type(attnspec.causal()) in told
+    finally:
+        host._hosts.pop("elsewhere", None)
+
+
+def test_a_host_whose_register_fails_stops_nobody() -> None:
+    def fails(cls: type) -> None:
+        raise RuntimeError(f"no place for {cls.__name__}")
+
+    try:
+        attnspec.causal()
+        host.install("faulty", host.Host(register=fails))
+        assert host._hosts["faulty"] is host.DEFAULT
+        assert "no place for" in str(host.errors["faulty"])
+        attnspec.padding(3)
+    finally:
+        host._hosts.pop("faulty", None)
+        host.errors.pop("faulty", None)
