@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 
 import pytest
 
 from attnspec import minilm, registry
+from attnspec.backend import VARIABLE
 from attnspec.errors import MissingModelError
 
 INSTALLED = [name for name in registry.registered() if isinstance(registry.status(name), ModuleType)]
 
 
-@pytest.fixture(params=INSTALLED)
+CHOSEN = os.environ.get(VARIABLE)
+
+
+@pytest.fixture(params=[name for name in INSTALLED if CHOSEN in (None, "", name)])
 def name(request: pytest.FixtureRequest) -> str:
-    """The name of an installed backend."""
+    """The name of an installed backend; of the one that ATTNSPEC_BACKEND names, if it names one."""
     return request.param
 
 
