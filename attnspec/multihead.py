@@ -210,7 +210,11 @@ def _project_with_cache(
     if "q_positions" in options or "k_positions" in options:
         msg = "positions come from the cache here; q_positions and k_positions are not taken."
         raise OptionError(msg)
+    _refuse_unknown(options)
     of_type("cache", cache, Cache)
+    if x.ndim < 2:
+        msg = f"x has shape {tuple(x.shape)}; (..., rows, M) is needed."
+        raise ShapeError(msg)
     positions = cache.positions(x.shape[-2])
     of_rows: AttentionOptions = {"q_positions": positions, "k_positions": positions}
     with host_of(x).scope():
@@ -241,11 +245,7 @@ def _project(
     params: MultiHeadParams, x: Array, context: Array | None, rotary: Rotary | None, options: AttentionOptions
 ) -> tuple[Array, Array, Array]:
     """q (..., H, Q, D), k (..., G, K, D), v (..., G, K, E), after everything is known to fit."""
-    unknown = sorted(set(options) - set(AttentionOptions.__annotations__))
-    if unknown:
-        known = ", ".join(AttentionOptions.__annotations__)
-        msg = f"unknown options {', '.join(unknown)}; there are {known}."
-        raise OptionError(msg)
+    _refuse_unknown(options)
     if rotary is not None:
         of_type("rotary", rotary, Rotary)
     c = x if context is None else context
@@ -259,6 +259,14 @@ def _project(
         q = rotary(q, _positions(options.get("q_positions"), q))
         k = rotary(k, _positions(options.get("k_positions"), k))
     return q, k, v
+
+
+def _refuse_unknown(options: AttentionOptions) -> None:
+    unknown = sorted(set(options) - set(AttentionOptions.__annotations__))
+    if unknown:
+        known = ", ".join(AttentionOptions.__annotations__)
+        msg = f"unknown options {', '.join(unknown)}; there are {known}."
+        raise OptionError(msg)
 
 
 def _axes(params: MultiHeadParams, x: Array, c: Array) -> Axes:

@@ -95,6 +95,8 @@ def test_every_slip_in_the_layers_is_a_refusal_of_attnspec(backend: Any) -> None
         lambda: attnspec.transformer_stack_with_cache(stack, x, cache),  # type: ignore[arg-type]
         lambda: attnspec.multi_head_attention_with_cache(heads, x, (cache,)),  # type: ignore[arg-type]
         lambda: attnspec.multi_head_attention_with_cache(heads, batched, cache),
+        lambda: attnspec.multi_head_attention_with_cache(heads, x, cache, masks=None),  # type: ignore[call-arg]
+        lambda: attnspec.multi_head_attention_with_cache(heads, x[0, :], cache),
         lambda: attnspec.params.flatten({"a": x}),  # type: ignore[arg-type]
     ]
     for slip in slips:
