@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from . import _compat
 from ._compat import Array, dtype_name
+from .backward import attend_backward
 from .blocks import attend, weights
+from .derivative import differentiable
 from .errors import KernelError, OptionError
 from .masks import Mask
 from .numerics import FAST, Numerics
@@ -191,7 +193,12 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
             out, lse = _by_kernel(request, insist=implementation == "native")
         if out is None or (want_lse and lse is None):
             # A kernel without lse keeps its out: asking for lse never changes it (PATH-1).
-            walked, lse = request.host.run(attend, request, numerics)
+            walked, lse, *_ = differentiable(
+                lambda r: r.host.run(attend, r, numerics),
+                lambda *saved: saved[0].host.run(attend_backward, saved, numerics),
+                request,
+                always=implementation != "portable" and (request.bias is None or request.bias.differentiable),
+            )
             out = request.xp.astype(walked, request.q.dtype, copy=False) if out is None else out
         if request.headless:
             out, lse = out[0, ...], None if lse is None else lse[0, ...]

@@ -28,21 +28,26 @@ class Seen(NamedTuple):
     bad_value: Array  # a visible value that is not finite
 
 
-def attend(request: Request, numerics: Numerics) -> tuple[Array, Array]:
-    """(out (..., H, Q, E), lse (..., H, Q)) in the dtype of the computation."""
+def attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, Array]:
+    """out (..., H, Q, E) and lse (..., H, Q), and of each row its reference and its total (..., H, Q, 1).
+
+    In the dtype of the computation. The last two are what the walk back (`backward.py`) makes the weights of: from a
+    large lse alone they would have the rounding of lse.
+    """
     xp = request.xp
     operands = numerics.prepare(request)
 
-    def rows(q: Span, stripe: Span) -> tuple[Array, Array]:
+    def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
         part, seen = row_sums(request, numerics, operands, q, stripe)
         out, lse = numerics.finish(part)
         if request.dropout is not None:
             out = out * kept_scale(request.dropout, out)
         nan_lse, nan_out = _broken(operands, q, part, seen)
-        return xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse[..., None])
+        out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse[..., None])
+        return (out, lse, part.reference, part.total), carry
 
-    out, lse = over_queries(request, rows)
-    return out, lse[..., 0]
+    (out, lse, reference, total), _ = over_queries(request, rows, None)
+    return out, lse[..., 0], reference, total
 
 
 def weights(request: Request, numerics: Numerics) -> Array:
@@ -50,18 +55,20 @@ def weights(request: Request, numerics: Numerics) -> Array:
     xp, axes = request.xp, request.axes
     operands = numerics.prepare(request)
 
-    def rows(q: Span, stripe: Span) -> tuple[Array, ...]:
+    def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
         part, seen = row_sums(request, numerics, operands, q, stripe)
         broken, _ = _broken(operands, q, part, seen)
         tiles = [xp.zeros((*axes.lead, axes.H, q.size, 0), dtype=part.total.dtype, **on(request.device))]
         q_tile = numerics.queries(request, operands, q)
         for k, status in key_spans(request, stripe):
             k_tile, _ = numerics.keys(request, operands, k)
-            scores, _ = _scores(request, numerics, (q, q_tile), (k, k_tile), status)
+            product = numerics.product(request, q_tile, k_tile)
+            scores, _ = masked_scores(request, numerics, product, q, k, status)
             tiles.append(xp.where(broken, math.nan, numerics.weigh(part, scores)))
-        return (xp.concat(tiles, axis=-1),)
+        return (xp.concat(tiles, axis=-1),), carry
 
-    return over_queries(request, rows)[0]
+    (whole,), _ = over_queries(request, rows, None)
+    return whole
 
 
 def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span, stripe: Span) -> tuple[Partial, Seen]:
@@ -72,23 +79,24 @@ def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span, 
     nothing = xp.zeros_like(part.total, dtype=xp.bool)
     carry = (part, Seen(nothing, nothing, nothing))
 
-    def step(carry: tuple[Partial, Seen], k: Span, status: Status) -> tuple[Partial, Seen]:
+    def step(carry: tuple[Partial, Seen], k: Span, status: Status) -> tuple[tuple[Partial, Seen], tuple[()]]:
         part, seen = carry
         k_tile, v_tile = numerics.keys(request, operands, k)
-        scores, visible = _scores(request, numerics, (q, q_tile), (k, k_tile), status)
+        product = numerics.product(request, q_tile, k_tile)
+        scores, visible = masked_scores(request, numerics, product, q, k, status)
         keep = None if request.dropout is None else keep_tile(request.dropout, request, q, k)
         part = numerics.partial(part, scores, v_tile, keep)
-        return part, _look(xp, seen, visible, operands, k)
+        return (part, _look(xp, seen, visible, operands, k)), ()
 
-    part, seen = _over_keys(request, stripe, step, carry)
+    (part, seen), _ = over_keys(request, stripe, step, carry, lambda k: ())
     return part, seen
 
 
-def _scores(
-    request: Request, numerics: Numerics, queries: tuple[Span, Any], keys: tuple[Span, Any], status: Status
+def masked_scores(
+    request: Request, numerics: Numerics, product: Array, q: Span, k: Span, status: Status
 ) -> tuple[Array, Array | None]:
-    """(scores, -inf where masked; what is visible, None for all)."""
-    xp, (q, q_tile), (k, k_tile) = request.xp, queries, keys
+    """(scores of a tile, -inf where masked; what is visible, None for all)."""
+    xp = request.xp
     visible = bias = None
     if request.mask is not None and status != "all":
         visible = request.mask.tile(q, k, xp=xp, device=request.device)
@@ -98,7 +106,7 @@ def _scores(
             visible = finite if visible is None else visible & finite
     if visible is not None and visible.ndim == 0:
         visible = visible[None]
-    scores = numerics.score(request, q_tile, k_tile, bias)
+    scores = numerics.score(request, product, bias)
     return scores if visible is None else xp.where(visible, scores, -math.inf), visible
 
 
@@ -135,8 +143,10 @@ _STRIPES = 4
 _UNROLLED = 8
 
 
-def over_queries(request: Request, rows: Callable[[Span, Span], tuple[Array, ...]]) -> tuple[Array, ...]:
-    """`rows(tile, stripe)` for each tile of queries, put together along the second axis from the end.
+def over_queries(
+    request: Request, rows: Callable[[Span, Span, Any], tuple[tuple[Array, ...], Any]], carry: Any
+) -> tuple[tuple[Array, ...], Any]:
+    """`results, carry = rows(tile, stripe, carry)` for each tile of queries; the results along their second last axis.
 
     Visibility is decided for a stripe. Usually each tile is one; in a recorded walk a stripe is many tiles, scanned.
     """
@@ -153,16 +163,18 @@ def over_queries(request: Request, rows: Callable[[Span, Span], tuple[Array, ...
         whole = stripe.size // height
         if scan is not None and whole > 1:
 
-            def step(carry: None, n: Array, stripe: Span = stripe) -> tuple[None, tuple[Array, ...]]:
-                return None, rows(request.q_span(n * height, height), stripe)
+            def step(carry: Any, n: Array, stripe: Span = stripe) -> tuple[Any, tuple[Array, ...]]:
+                results, carry = rows(request.q_span(n * height, height), stripe, carry)
+                return carry, results
 
-            _, stacked = scan(step, None, start // height, start // height + whole)
+            carry, stacked = scan(step, carry, start // height, start // height + whole)
             parts.append(tuple(_unstacked(xp, x) for x in stacked))
             start += whole * height
         rest = stripe.size if start == stripe.start else stripe.size % height
         if rest or not Q:
-            parts.append(rows(request.q_span(start, rest), stripe))
-    return tuple(x[0] if len(x) == 1 else xp.concat(list(x), axis=-2) for x in zip(*parts, strict=True))
+            results, carry = rows(request.q_span(start, rest), stripe, carry)
+            parts.append(results)
+    return _joined(xp, parts), carry
 
 
 def key_spans(request: Request, q: Span) -> Iterator[tuple[Span, Status]]:
@@ -190,25 +202,38 @@ def recorded(request: Request) -> bool:
     return request.host.traced(request.q, request.k, request.v)
 
 
-def _over_keys(request: Request, stripe: Span, step: Callable[[Any, Span, Status], Any], carry: Any) -> Any:
-    """Take in the tiles of keys that are not known to be invisible; recorded, runs of alike tiles are scanned."""
+def over_keys(
+    request: Request,
+    stripe: Span,
+    step: Callable[[Any, Span, Status], tuple[Any, tuple[Array, ...]]],
+    carry: Any,
+    nothing: Callable[[Span], tuple[Array, ...]],
+) -> tuple[Any, tuple[Array, ...]]:
+    """`carry, results = step(carry, tile, status)` for each tile of keys; the results along their second last axis.
+
+    Tiles that are known to be invisible are not computed: `nothing(span)` stands for their results. Where the walk is
+    recorded, runs of alike tiles are scanned.
+    """
     scan = request.host.scan if recorded(request) else None
     _, width = tile_shape(request)
+    parts = []
     for run in _runs(list(key_spans(request, stripe)), width):
         status = run[0][1]
         if status == "none":
-            continue
-        if scan is None or len(run) == 1:
+            parts.append(nothing(request.k_span(run[0][0].start, sum(k.size for k, _ in run))))
+        elif scan is None or len(run) == 1:
             for k, _ in run:
-                carry = step(carry, k, status)
+                carry, results = step(carry, k, status)
+                parts.append(results)
         else:
             first = run[0][0].start // width
 
-            def body(carry: Any, n: Array, status: Status = status) -> tuple[Any, None]:
-                return step(carry, request.k_span(n * width, width), status), None
+            def body(carry: Any, n: Array, status: Status = status) -> tuple[Any, tuple[Array, ...]]:
+                return step(carry, request.k_span(n * width, width), status)
 
-            carry, _ = scan(body, carry, first, first + len(run))
-    return carry
+            carry, stacked = scan(body, carry, first, first + len(run))
+            parts.append(tuple(_unstacked(request.xp, x) for x in stacked))
+    return carry, _joined(request.xp, parts or [nothing(request.k_span(0, 0))])
 
 
 def _runs(tiles: list[tuple[Span, Status]], width: int) -> Iterator[list[tuple[Span, Status]]]:
@@ -221,6 +246,11 @@ def _runs(tiles: list[tuple[Span, Status]], width: int) -> Iterator[list[tuple[S
         run.append(tile)
     if run:
         yield run
+
+
+def _joined(xp: Any, parts: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Each of the results, its pieces put together along the second axis from the end."""
+    return tuple(x[0] if len(x) == 1 else xp.concat(list(x), axis=-2) for x in zip(*parts, strict=True))
 
 
 def _unstacked(xp: Any, x: Array) -> Array:

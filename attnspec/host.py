@@ -77,7 +77,11 @@ class Host:
         returns the last carry and the y's stacked along a new first axis. None: there is only Python's loop.
     with_vjp
         `with_vjp(forward, backward)`: the function `forward(*arrays) -> results` (a tuple of arrays), differentiated
-        by `backward(arrays, results, cotangents) -> gradients`. None: the framework has no autodiff.
+        by `backward(arrays, results, cotangents) -> gradients`, an array or None (zero) for each of the arrays. None:
+        the framework has no autodiff.
+    taped
+        Whether `with_vjp` is the only derivative there is: these arrays record attnspec's functions and not what they
+        are made of.
     threefry
         `prng.rounds` as one operation, where a hundred small ones cost too much to record or to dispatch. None: they
         do not.
@@ -97,6 +101,7 @@ class Host:
     run: Callable[..., Any] = _call
     scan: Callable[[Callable[[Any, Any], tuple[Any, Any]], Any, int, int], tuple[Any, Any]] | None = None
     with_vjp: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]] | None = None
+    taped: bool = False
     threefry: Callable[[tuple[Any, Any], tuple[Any, Any]], tuple[Any, Any]] | None = None
     register: Callable[[type], None] = _nothing
     device_of: Callable[[Array], Any] = _no_device

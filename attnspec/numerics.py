@@ -54,8 +54,11 @@ class Numerics(Protocol):
     def start(self, request: Request, q: Any) -> Partial:
         """The result over no key but the sink."""
 
-    def score(self, request: Request, q: Any, k: Any, bias: Array | None) -> Array:
-        """softcap(q . k) + bias for one tile, before the mask."""
+    def product(self, request: Request, q: Any, k: Any) -> Array:
+        """scale * (q . k) for one tile."""
+
+    def score(self, request: Request, product: Array, bias: Array | None) -> Array:
+        """softcap(product) + bias for one tile, before the mask."""
 
     def partial(self, part: Partial, scores: Array, v: Any, keep: Array | None) -> Partial:
         """`part` and one more tile of keys; scores are -inf where masked, `keep` is dropout's choice."""
@@ -65,6 +68,18 @@ class Numerics(Protocol):
 
     def weigh(self, part: Partial, scores: Array) -> Array:
         """The weights of one tile, given the finished sums of its rows."""
+
+    def matmul(self, a: Array, b: Any) -> Array:
+        """(..., H, q, x) @ (..., G, x, y): head h with group h // (H // G)."""
+
+    def matmul_of_keys(self, a: Array, b: Any, G: int) -> Array:
+        """a (..., H, q, k), b (..., H, q, x) -> (..., G, k, x): a transposed times b, summed over a group's heads."""
+
+    def pull_score(self, request: Request, product: Array, gradient: Array) -> Array:
+        """From the gradient of a tile's scores to that of the plain product of its queries and keys."""
+
+    def pull_scale(self, request: Request, of_queries: Array, of_keys: Array) -> tuple[Array, Array]:
+        """From the gradients of what `queries` and `keys` gave to those of q and k."""
 
 
 class Fast:
@@ -109,13 +124,16 @@ class Fast:
         reference = total + sink if is_number(sink) else xp.astype(sink, q.dtype, copy=False)[..., None, None] + total
         return Partial(reference, xp.exp(reference - _shift(xp, reference)), out)
 
-    def score(self, request: Request, q: Array, k: Array, bias: Array | None) -> Array:
+    def product(self, request: Request, q: Array, k: Array) -> Array:
         xp = request.xp
         s = grouped_matmul(xp, q, xp.matrix_transpose(k))
         for share in _shares(request.scale)[2] if is_number(request.scale) else ():
             s = _apart(xp, s) * share
-        if request.softcap is not None:
-            s = _capped(xp, s, request.softcap)
+        return s
+
+    def score(self, request: Request, product: Array, bias: Array | None) -> Array:
+        xp = request.xp
+        s = product if request.softcap is None else _capped(xp, product, request.softcap)
         return s if bias is None else s + _narrowed(xp, bias, s)
 
     def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
@@ -141,6 +159,26 @@ class Fast:
         total = xp.where(part.total == 0, 1.0, part.total)
         return xp.exp(scores - _shift(xp, part.reference)) / total
 
+    def matmul(self, a: Array, b: Array) -> Array:
+        return grouped_matmul(namespace(a), a, b)
+
+    def matmul_of_keys(self, a: Array, b: Array, G: int) -> Array:
+        xp = namespace(a)
+        return xp.matmul(xp.matrix_transpose(_stacked(xp, a, G)), _stacked(xp, b, G))
+
+    def pull_score(self, request: Request, product: Array, gradient: Array) -> Array:
+        if request.softcap is not None:
+            gradient = gradient * _cap_slope(request.xp, product, request.softcap)
+        for share in _shares(request.scale)[2] if is_number(request.scale) else ():
+            gradient = _apart(request.xp, gradient) * share
+        return gradient
+
+    def pull_scale(self, request: Request, of_queries: Array, of_keys: Array) -> tuple[Array, Array]:
+        if not is_number(request.scale):
+            return of_queries * request.xp.astype(request.scale, of_queries.dtype, copy=False), of_keys
+        to_q, to_k, _ = _shares(request.scale)
+        return of_queries * to_q, of_keys * to_k
+
 
 FAST = Fast()
 
@@ -153,9 +191,14 @@ def grouped_matmul(xp: Any, a: Array, b: Array) -> Array:
     H, G = a.shape[-3], b.shape[-3]
     if H == G:
         return xp.matmul(a, b)
-    *lead, _, q, x = a.shape
-    stacked = xp.matmul(xp.reshape(a, (*lead, G, H // G * q, x)), b)
-    return xp.reshape(stacked, (*stacked.shape[:-3], H, q, b.shape[-1]))
+    stacked = xp.matmul(_stacked(xp, a, G), b)
+    return xp.reshape(stacked, (*stacked.shape[:-3], H, a.shape[-2], b.shape[-1]))
+
+
+def _stacked(xp: Any, a: Array, G: int) -> Array:
+    """(..., H, q, x) -> (..., G, H/G q, x)."""
+    *lead, H, q, x = a.shape
+    return a if H == G else xp.reshape(a, (*lead, G, H // G * q, x))
 
 
 def bias_tile(term: Term, q: Span, k: Span, request: Request) -> tuple[Array, Array | None]:
@@ -190,11 +233,22 @@ def _capped(xp: Any, s: Array, cap: float | Array) -> Array:
     if not is_number(cap):
         cap = xp.astype(cap, s.dtype, copy=False)
         return cap * xp.tanh(s / cap)
-    # A cap that float32 does not hold is one that no score reaches, or one that leaves nothing of any.
-    cap = max(2.0**-100, min(2.0**127, cap)) if dtype_name(s) == "float32" else cap
+    cap = _held(cap, s)
     capped = cap * xp.tanh(s / cap)
     # Under a huge cap s / cap is subnormal for ordinary scores, which tanh leaves as they are.
     return capped if cap < 2.0**60 else xp.where(xp.abs(s) < cap * 2.0**-15, s, capped)
+
+
+def _cap_slope(xp: Any, s: Array, cap: float | Array) -> Array:
+    """The derivative of cap * tanh(s / cap), by exponentials: 1 - tanh^2 has no digits left near saturation."""
+    cap = xp.astype(cap, s.dtype, copy=False) if not is_number(cap) else _held(cap, s)
+    z = xp.exp(-2.0 * xp.abs(s / cap))
+    return 4.0 * z / ((1.0 + z) * (1.0 + z))
+
+
+def _held(cap: float, s: Array) -> float:
+    """A cap that float32 does not hold is one that no score reaches, or one that leaves nothing of any."""
+    return max(2.0**-100, min(2.0**127, cap)) if dtype_name(s) == "float32" else cap
 
 
 def _cleaned(xp: Any, x: Array, bad: Array | None) -> Array:

@@ -7,6 +7,7 @@ fields with the metadata `LEAF` (a random key's words, a cache's length), which 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -38,6 +39,18 @@ def arrays_in(name: str, value: Any) -> dict[str, Array]:
     else:
         return {name: value} if is_array(value) else {}
     return {n: x for part, v in parts for n, x in arrays_in(part, v).items()}
+
+
+def with_arrays(name: str, value: Any, arrays: Mapping[str, Array]) -> Any:
+    """The value with other arrays in the places that `arrays_in(name, value)` names; the rest stays."""
+    if isinstance(value, Struct):
+        held = {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+        struct = type(value)(**{part: with_arrays(f"{name}.{part}", x, arrays) for part, x in held.items()})
+        object.__setattr__(struct, "_leaves", value._leaves)
+        return struct
+    if isinstance(value, tuple) and any(part.startswith(f"{name}.") for part in arrays):
+        return tuple(with_arrays(f"{name}.{n}", x, arrays) for n, x in enumerate(value))
+    return arrays.get(name, value)
 
 
 def flatten(struct: Struct) -> tuple[tuple[Any, ...], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:

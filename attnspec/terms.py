@@ -9,11 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from . import _compat
 from ._compat import FLOATING, Array, Namespace, dtype_name, widened
+from .derivative import summed_to
 from .errors import DTypeError, ShapeError
 from .host import on
 from .rule_arrays import Align, Ints, clamped, fits, per_batch
 from .rules import Status
-from .shapes import Axes, Span, broadcasts_to
+from .shapes import Axes, Shape, Span, broadcasts_to
 from .struct import Struct
 
 
@@ -49,6 +50,22 @@ class Term(Struct):
     @abstractmethod
     def status(self, q: Span, k: Span, /) -> Status:
         """See `Bias.status`."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether `pull` knows the gradient of every array in it."""
+        return True
+
+    def spread(self) -> dict[str, tuple[bool, bool]]:
+        """Of each floating array, by its name in the term: whether it has a row for each query, one for each key."""
+        return {}
+
+    def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
+        """What a tile adds to the gradients of those arrays, given that of its scores, g (..., H, q.size, k.size).
+
+        (..., q.size or 1, k.size or 1) for arrays that spread, else in the shape of the array.
+        """
+        return {}
 
     def check(self, axes: Axes) -> None:
         """Raise unless each array fits the call."""
@@ -114,6 +131,15 @@ class Alibi(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         return "all" if isinstance(self.slopes, tuple) else "some"
 
+    def spread(self) -> dict[str, tuple[bool, bool]]:
+        return {} if isinstance(self.slopes, tuple) else {"slopes": (False, False)}
+
+    def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
+        if isinstance(self.slopes, tuple):
+            return {}
+        distance = xp.astype(xp.abs(_ahead(self, q, k, xp, device)), g.dtype)
+        return {"slopes": -xp.reshape(summed_to(g * distance, (g.shape[-3], 1, 1)), (g.shape[-3],))}
+
 
 @dataclass(frozen=True)
 class Relative(Term):
@@ -145,6 +171,16 @@ class Relative(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         return "some"
 
+    def spread(self) -> dict[str, tuple[bool, bool]]:
+        return {"table": (False, False)}
+
+    def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
+        bucket = self._bucket(_ahead(self, q, k, xp, device), xp, device)
+        shape = (*self.table.shape[:-1], 1, 1)
+        # The standard cannot add to chosen entries, so each entry gathers its own.
+        entries = [summed_to(xp.where(bucket == n, g, 0.0), shape) for n in range(self.table.shape[-1])]
+        return {"table": xp.concat(entries, axis=-1)[..., 0, :]}
+
     def _bucket(self, ahead: Array, xp: Namespace, device: Any) -> Array:
         n = self.table.shape[-1]
         if self.max_distance is None:
@@ -174,6 +210,19 @@ class ArrayBias(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         return "some"
 
+    def spread(self) -> dict[str, tuple[bool, bool]]:
+        _, by_query, by_key = self._shape()
+        return {"array": (by_query, by_key)}
+
+    def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
+        lead, by_query, by_key = self._shape()
+        return {"array": summed_to(g, (*lead, q.size if by_query else 1, k.size if by_key else 1))}
+
+    def _shape(self) -> tuple[Shape, bool, bool]:
+        """The axes before the last two, and whether it has a row for each query and an entry for each key."""
+        shape = (1,) * (2 - self.array.ndim) + tuple(self.array.shape)
+        return shape[:-2], shape[-2] != 1, shape[-1] != 1
+
 
 @dataclass(frozen=True)
 class Sum(Term):
@@ -201,6 +250,20 @@ class Sum(Term):
         both = {self.a.status(q, k), self.b.status(q, k)}
         return "none" if "none" in both else "all" if both == {"all"} else "some"
 
+    @property
+    def differentiable(self) -> bool:
+        return self.a.differentiable and self.b.differentiable
+
+    def spread(self) -> dict[str, tuple[bool, bool]]:
+        return {f"{name}.{x}": by for name, term in self._terms() for x, by in term.spread().items()}
+
+    def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
+        pulled = {name: term.pull(g, q, k, xp=xp, device=device) for name, term in self._terms()}
+        return {f"{name}.{x}": gradient for name, gradients in pulled.items() for x, gradient in gradients.items()}
+
+    def _terms(self) -> tuple[tuple[str, Term], ...]:
+        return ("a", self.a), ("b", self.b)
+
 
 @dataclass(frozen=True)
 class Foreign(Term):
@@ -215,6 +278,10 @@ class Foreign(Term):
 
     def status(self, q: Span, k: Span, /) -> Status:
         return self.bias.status(q, k)
+
+    @property
+    def differentiable(self) -> bool:
+        return False
 
 
 def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:

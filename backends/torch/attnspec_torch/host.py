@@ -77,9 +77,46 @@ class _WithVjp(torch.autograd.Function):  # type: ignore[misc]
         return (None, None, *ctx.rule(saved[: ctx.count], saved[ctx.count :], cotangents))
 
 
+class _InForwardMode(_WithVjp):
+    """The same with a derivative for forward mode, a method that `torch.compile` refuses to see."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _WithVjp.setup_context(ctx, inputs, output)
+        ctx.function, _, *arrays = inputs
+        ctx.save_for_forward(*arrays)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """The plain operations of `forward`; J t is the transpose of g -> J^T g, since forward modes do not nest."""
+        arrays, moved = ctx.saved_tensors, tangents[2:]
+        places = [n for n, t in enumerate(moved) if t is not None]
+
+        def of_moved(*values: Any) -> Any:
+            given = dict(zip(places, values, strict=True))
+            return ctx.function(*(given.get(n, x) for n, x in enumerate(arrays)))
+
+        results, pull = torch.func.vjp(of_moved, *(arrays[n] for n in places))
+        _, push = torch.func.vjp(pull, tuple(torch.zeros_like(x) for x in results))
+        return push(tuple(moved[n] for n in places))[0]
+
+
 def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
     """`forward`, differentiated by autograd and `torch.func` through `backward`."""
-    return lambda *arrays: _WithVjp.apply(forward, backward, *arrays)
+
+    def function(*arrays: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            if torch.autograd.forward_ad._current_level >= 0:
+                return _InForwardMode.apply(forward, backward, *arrays)
+            if any(torch._C._functorch.is_functorch_wrapped_tensor(a) for a in arrays):
+                return _WithVjp.apply(forward, backward, *arrays)
+        # Where nobody differentiates, a Function would only cost time.
+        watched = torch.is_grad_enabled() and any(a.requires_grad for a in arrays)
+        return _WithVjp.apply(forward, backward, *arrays) if watched else forward(*arrays)
+
+    return function
 
 
 @torch.library.custom_op("attnspec::threefry2x32", mutates_args=())  # type: ignore[untyped-decorator]

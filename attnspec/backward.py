@@ -1,0 +1,188 @@
+"""The walk back: the gradients of attention, tile by tile, from its output and the sums of its rows.
+
+For cotangents g of out and h of lse, the weights p, and dropout's factors f (0, or 1 / (1 - rate)) of each pair:
+
+    dp_ij = f_ij g_i . v_j        delta_i = g_i . out_i - h_i        ds_ij = p_ij (dp_ij - delta_i)
+    dv_j = sum_i f_ij p_ij g_i    dq_i = scale sum_j ds_ij k_j       dk_j = scale sum_i ds_ij q_i
+
+with the slope of the softcap between ds and dq, dk; the gradient of a bias is ds, and that of a sink -delta times its
+own weight. The weights are made again from the scores, so nothing of size Q x K exists but the gradient of a bias of
+that size. A masked pair takes part in nothing, whatever its numbers (MASK-6c); a row that is NaN gives NaN to its
+query and to every key that it sees (MASK-7).
+
+Source: Dao, "FlashAttention-2", 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ._compat import Array, widened
+from .blocks import masked_scores, over_keys, over_queries
+from .derivative import summed_to
+from .dropout import keep_tile, kept_scale
+from .host import on
+from .numerics import Numerics, Operands, Partial
+from .request import Request
+from .rules import Status
+from .shapes import Span, is_number
+from .struct import arrays_in
+
+Gradients = dict[str, Array]
+Spread = dict[str, tuple[bool, bool]]
+
+
+class Rows(NamedTuple):
+    """What the walk back needs of each row: (..., H, Q, 1), and (..., H, Q, E) the cotangent."""
+
+    reference: Array
+    total: Array
+    cotangent: Array  # of out, times the factor of dropout where a weight is kept
+    delta: Array
+    bad: Array  # the row is NaN
+
+    def of(self, q: Span) -> Rows:
+        """Those of one tile."""
+        return Rows(*(q.of(x, -2) for x in self))
+
+    def part(self) -> Partial:
+        """The sums that weights are made of."""
+        return Partial(self.reference, self.total, self.cotangent)
+
+
+def attend_backward(saved: tuple[Request, tuple[Array, ...], tuple[Array, ...]], numerics: Numerics) -> Gradients:
+    """The gradient of each floating array in the request, by its name there.
+
+    `saved` are the request, the results of `blocks.attend` and their cotangents. The reference of a row counts as a
+    constant, its total as exp(lse - reference): weights made of them have the right derivatives of every order.
+    """
+    request, (out, lse, reference, total), (g, of_lse, _, of_total) = saved
+    xp, spread = request.xp, _spread(request)
+    operands = numerics.prepare(request)
+    of_out = xp.sum(g * out, axis=-1, keepdims=True)
+    delta = of_out - (of_lse[..., None] + of_total * total)
+    bad = xp.isnan(lse)[..., None] | xp.any(xp.isnan(out), axis=-1, keepdims=True)
+    factor = 1.0 if request.dropout is None else kept_scale(request.dropout, g)
+    whole = Rows(reference, total, g * factor, delta, bad)
+    by_query = [name for name, (queries, _) in spread.items() if queries]
+
+    def rows(q: Span, stripe: Span, totals: Gradients) -> tuple[tuple[Array, ...], Gradients]:
+        found = _of_rows(request, numerics, operands, (q, stripe), whole.of(q))
+        return (found["q"], *(found[n] for n in by_query)), {n: x + found[n] for n, x in totals.items()}
+
+    (of_q, *biases), totals = over_queries(request, rows, _no_totals(request))
+    gradients = {"q": of_q, **dict(zip(by_query, biases, strict=True)), **totals}
+    if not is_number(request.scale):
+        unscaled = numerics.queries(replace(request, scale=1.0), operands, request.q_span(0, request.axes.Q))
+        gradients["scale"] = xp.sum(of_q * unscaled)
+    if not (request.dropout is None or is_number(request.dropout.rate)):
+        gradients["dropout.rate"] = xp.sum(of_out) * factor
+    if not (request.sink is None or is_number(request.sink)):
+        score = xp.astype(request.sink, total.dtype, copy=False)[..., None, None] + xp.zeros_like(total)
+        gradients["sink"] = -xp.sum(numerics.weigh(whole.part(), score) * delta, axis=(-1, -2))
+    gradients["q"], gradients["k"] = numerics.pull_scale(request, gradients["q"], gradients["k"])
+    arrays = arrays_in("", request)
+    return {name: _shaped(xp, x, arrays[f".{name}"].shape) for name, x in gradients.items()}
+
+
+def _of_rows(
+    request: Request, numerics: Numerics, operands: Operands, spans: tuple[Span, Span], rows: Rows
+) -> Gradients:
+    """What one tile of queries, part of a stripe, adds to each gradient, and its own rows of those of q and bias."""
+    xp, G, (q, stripe) = request.xp, request.axes.G, spans
+    q_tile = numerics.queries(request, operands, q)
+    spread = _spread(request)
+    by_key = [name for name, (_, keys) in spread.items() if keys]
+
+    def step(carry: Gradients, k: Span, status: Status) -> tuple[Gradients, tuple[Array, ...]]:
+        k_tile, v_tile = numerics.keys(request, operands, k)
+        product = numerics.product(request, q_tile, k_tile)
+        scores, visible = masked_scores(request, numerics, product, q, k, status)
+
+        def seen(x: Array) -> Array:
+            return x if visible is None else xp.where(visible, x, 0.0)
+
+        p = xp.where(rows.bad, math.nan, numerics.weigh(rows.part(), scores))
+        of_p = numerics.matmul(rows.cotangent, xp.matrix_transpose(v_tile))
+        kept = p
+        if request.dropout is not None:
+            keep = keep_tile(request.dropout, request, q, k)
+            kept, of_p = xp.where(keep | rows.bad, p, 0.0), xp.where(keep, of_p, 0.0)
+        of_score = seen(p * (of_p - rows.delta))
+        of_product = seen(numerics.pull_score(request, product, of_score))
+        found = _of_options(request, q, k, product, of_score) | {"q": numerics.matmul(of_product, k_tile)}
+        of_keys = (
+            numerics.matmul_of_keys(of_product, q_tile, G),
+            numerics.matmul_of_keys(seen(kept), rows.cotangent, G),
+            *(xp.matrix_transpose(found[n]) for n in by_key),
+        )
+        return {n: x + found[n] for n, x in carry.items()}, of_keys
+
+    no_keys = _of_no_keys(request, q)
+    carry = {"q": xp.zeros_like(q_tile) + xp.zeros_like(rows.delta)}
+    carry |= {n: x for n, x in no_keys.items() if n not in by_key}
+
+    def nothing(k: Span) -> tuple[Array, ...]:
+        of_biases = (no_keys[n] for n in by_key)
+        blank = (xp.zeros((*x.shape[:-2], k.size, x.shape[-2]), dtype=x.dtype, **on(request.device)) for x in of_biases)
+        return *(_no_gradient(request, k.of(x, -2)) for x in (request.k, request.v)), *blank
+
+    found, (of_k, of_v, *biases) = over_keys(request, stripe, step, carry, nothing)
+    biases = [xp.matrix_transpose(x) for x in biases]
+    return {**found, "k": of_k, "v": of_v, **dict(zip(by_key, biases, strict=True))}
+
+
+def _spread(request: Request) -> Spread:
+    """Of each array among the options that scores are made of: whether its gradient has queries, and keys."""
+    of_bias = {} if request.bias is None else request.bias.spread()
+    of_cap: Spread = {} if request.softcap is None or is_number(request.softcap) else {"softcap": (False, False)}
+    return {f"bias.{name}": by for name, by in of_bias.items()} | of_cap
+
+
+def _of_options(request: Request, q: Span, k: Span, product: Array, of_score: Array) -> Gradients:
+    """What a tile adds to the gradients of those arrays."""
+    xp, found = request.xp, {}
+    if request.bias is not None:
+        pulled = request.bias.pull(of_score, q, k, xp=xp, device=request.device)
+        found = {f"bias.{name}": x for name, x in pulled.items()}
+    if not (request.softcap is None or is_number(request.softcap)):
+        s = product / xp.astype(request.softcap, product.dtype, copy=False)
+        z = xp.exp(-2.0 * xp.abs(s))
+        # tanh(s) - s / cosh(s)^2, 0 where nothing was seen, whatever s is there.
+        slope = xp.tanh(s) - xp.where(z == 0, 0.0, s) * 4.0 * z / ((1.0 + z) * (1.0 + z))
+        found["softcap"] = xp.sum(xp.where(of_score == 0, 0.0, slope * of_score))
+    return found
+
+
+def _of_no_keys(request: Request, q: Span) -> Gradients:
+    """Zeros in the shapes that a tile of these queries and no keys gives."""
+    like = widened(request.q)
+    shape = (*request.axes.scores[:-2], q.size, 0)
+    nothing = request.xp.zeros(shape, dtype=like.dtype, **on(request.device))
+    return _of_options(request, q, request.k_span(0, 0), nothing, nothing)
+
+
+def _no_totals(request: Request) -> Gradients:
+    """What the sums over queries start with."""
+    xp, spread = request.xp, _spread(request)
+    totals = {"k": _no_gradient(request, request.k), "v": _no_gradient(request, request.v)}
+    for name, x in _of_no_keys(request, request.q_span(0, 0)).items():
+        by_query, by_key = spread[name]
+        if not by_query:
+            shape = (*x.shape[:-1], request.axes.K) if by_key else x.shape
+            totals[name] = xp.zeros(shape, dtype=x.dtype, **on(request.device))
+    return totals
+
+
+def _no_gradient(request: Request, x: Array) -> Array:
+    """Zeros like rows of k or v, for all leading axes of the call; made from x, so that they lie where x does."""
+    lead = request.xp.zeros((*request.axes.lead, 1, 1, 1), dtype=widened(x).dtype, **on(request.device))
+    return request.xp.zeros_like(widened(x)) + lead
+
+
+def _shaped(xp: Any, gradient: Array, shape: tuple[int, ...]) -> Array:
+    """Without the axes along which the array was broadcast."""
+    gradient = summed_to(gradient, (1,) * (gradient.ndim - len(shape)) + tuple(shape))
+    return xp.reshape(gradient, shape)
