@@ -28,6 +28,35 @@ def is_array(x: object) -> TypeGuard[Array]:
     return not isinstance(x, ModuleType) and all(hasattr(x, name) for name in ("dtype", "shape", "ndim"))
 
 
+class Wrapped:
+    """Base of an array that stands for another one, its `value`."""
+
+    value: Array
+
+    @staticmethod
+    def around(xp: Namespace) -> Namespace:
+        """The namespace of the wrapped, given that of their values."""
+        raise NotImplementedError
+
+    @classmethod
+    def constant(cls, value: Array) -> Any:
+        """An array wrapped like the others."""
+        raise NotImplementedError
+
+
+def alike(*arrays: Array | None) -> tuple[Any, ...]:
+    """The arrays, all of them wrapped if one is: the operators of some libraries refuse a stranger on their right."""
+    kind = next((type(a) for a in arrays if isinstance(a, Wrapped)), None)
+    if kind is None:
+        return arrays
+    return tuple(a if a is None or isinstance(a, Wrapped) else kind.constant(a) for a in arrays)
+
+
+def unwrapped(x: Any) -> Any:
+    """The value of a wrapped array; anything else as it is."""
+    return x.value if isinstance(x, Wrapped) else x
+
+
 # By the name of the type, because `torch.compile` guards on no other keys; filled by hosts alone, because it must not
 # change while a program is being recorded.
 _namespaces: dict[str, Namespace] = {}
@@ -39,6 +68,9 @@ def namespace(*arrays: Array) -> Namespace:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in _namespaces and all(type(a) is kind for a in arrays):
         return _namespaces[name]
+    wrapped = next((a for a in arrays if isinstance(a, Wrapped)), None)
+    if wrapped is not None:
+        return wrapped.around(namespace(*map(unwrapped, arrays)))
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError:
@@ -58,6 +90,11 @@ def remember(kind: type, xp: Namespace) -> None:
 def dtype_name(x: Array) -> str:
     """The dtype by its name in the standard: ml_dtypes' bfloat16 is no dtype that a namespace could be asked about."""
     return str(getattr(x, "dtype", x)).rpartition(".")[2]
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """x in that dtype; itself if it has it."""
+    return namespace(x).astype(x, dtype, copy=False)
 
 
 def widened(x: Array) -> Array:

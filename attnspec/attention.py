@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from . import _compat
-from ._compat import Array, dtype_name
-from .backward import attend_backward
+from ._compat import Array, cast, dtype_name
+from .backward import attend_backward, weights_backward
 from .blocks import attend, weights
 from .derivative import differentiable
 from .errors import KernelError, OptionError
@@ -178,7 +178,12 @@ def attention_weights(
         q_positions=q_positions, k_positions=k_positions,
     )  # fmt: skip
     with request.host.scope():
-        p = request.xp.astype(request.host.run(weights, request, FAST), request.q.dtype, copy=False)
+        p, *_ = differentiable(
+            lambda r: r.host.run(weights, r, FAST),
+            lambda *saved: saved[0].host.run(weights_backward, saved, FAST),
+            request,
+        )
+        p = cast(p, request.q.dtype)
         return p[0, ...] if request.headless else p
 
 
@@ -199,7 +204,7 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
                 request,
                 always=implementation != "portable" and (request.bias is None or request.bias.differentiable),
             )
-            out = request.xp.astype(walked, request.q.dtype, copy=False) if out is None else out
+            out = cast(walked, request.q.dtype) if out is None else out
         if request.headless:
             out, lse = out[0, ...], None if lse is None else lse[0, ...]
         return out, lse

@@ -19,7 +19,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ._compat import Array, widened
+from ._compat import Array, cast, widened
 from .blocks import masked_scores, over_keys, over_queries
 from .derivative import summed_to
 from .dropout import keep_tile, kept_scale
@@ -35,37 +35,57 @@ Spread = dict[str, tuple[bool, bool]]
 
 
 class Rows(NamedTuple):
-    """What the walk back needs of each row: (..., H, Q, 1), and (..., H, Q, E) the cotangent."""
+    """What the walk back needs of each row: (..., H, Q, 1), and wider where it says so."""
 
     reference: Array
     total: Array
-    cotangent: Array  # of out, times the factor of dropout where a weight is kept
     delta: Array
     bad: Array  # the row is NaN
+    of_out: Array  # (..., H, Q, E), the cotangent of out, times the factor of dropout where a weight is kept
+    of_weights: Array | None = None  # (..., H, Q, K), that of the weights
 
     def of(self, q: Span) -> Rows:
         """Those of one tile."""
-        return Rows(*(q.of(x, -2) for x in self))
+        return Rows(*(None if x is None else q.of(x, -2) for x in self))
 
     def part(self) -> Partial:
         """The sums that weights are made of."""
-        return Partial(self.reference, self.total, self.cotangent)
+        return Partial(self.reference, self.total, self.of_out)
 
 
-def attend_backward(saved: tuple[Request, tuple[Array, ...], tuple[Array, ...]], numerics: Numerics) -> Gradients:
+Saved = tuple[Request, tuple[Array, ...], tuple[Array, ...]]
+
+
+def attend_backward(saved: Saved, numerics: Numerics) -> Gradients:
     """The gradient of each floating array in the request, by its name there.
 
     `saved` are the request, the results of `blocks.attend` and their cotangents. The reference of a row counts as a
     constant, its total as exp(lse - reference): weights made of them have the right derivatives of every order.
     """
     request, (out, lse, reference, total), (g, of_lse, _, of_total) = saved
-    xp, spread = request.xp, _spread(request)
-    operands = numerics.prepare(request)
-    of_out = xp.sum(g * out, axis=-1, keepdims=True)
-    delta = of_out - (of_lse[..., None] + of_total * total)
+    xp = request.xp
+    of_row = xp.sum(g * out, axis=-1, keepdims=True)
+    delta = of_row - (of_lse[..., None] + of_total * total)
     bad = xp.isnan(lse)[..., None] | xp.any(xp.isnan(out), axis=-1, keepdims=True)
     factor = 1.0 if request.dropout is None else kept_scale(request.dropout, g)
-    whole = Rows(reference, total, g * factor, delta, bad)
+    gradients = _walk_back(request, numerics, Rows(reference, total, delta, bad, g * factor))
+    if not (request.dropout is None or is_number(request.dropout.rate)):
+        gradients["dropout.rate"] = xp.sum(of_row) * factor
+    return gradients
+
+
+def weights_backward(saved: Saved, numerics: Numerics) -> Gradients:
+    """The same for the results of `blocks.weights`: delta_i = sum_j p_ij dp_ij."""
+    request, (p, reference, total), (g, _, of_total) = saved
+    xp = request.xp
+    delta = xp.sum(p * g, axis=-1, keepdims=True) - of_total * total
+    bad = xp.any(xp.isnan(p), axis=-1, keepdims=True)
+    return _walk_back(request, numerics, Rows(reference, total, delta, bad, xp.zeros_like(p[..., :0]), g))
+
+
+def _walk_back(request: Request, numerics: Numerics, whole: Rows) -> Gradients:
+    xp, spread = request.xp, _spread(request)
+    operands = numerics.prepare(request)
     by_query = [name for name, (queries, _) in spread.items() if queries]
 
     def rows(q: Span, stripe: Span, totals: Gradients) -> tuple[tuple[Array, ...], Gradients]:
@@ -77,11 +97,9 @@ def attend_backward(saved: tuple[Request, tuple[Array, ...], tuple[Array, ...]],
     if not is_number(request.scale):
         unscaled = numerics.queries(replace(request, scale=1.0), operands, request.q_span(0, request.axes.Q))
         gradients["scale"] = xp.sum(of_q * unscaled)
-    if not (request.dropout is None or is_number(request.dropout.rate)):
-        gradients["dropout.rate"] = xp.sum(of_out) * factor
     if not (request.sink is None or is_number(request.sink)):
-        score = xp.astype(request.sink, total.dtype, copy=False)[..., None, None] + xp.zeros_like(total)
-        gradients["sink"] = -xp.sum(numerics.weigh(whole.part(), score) * delta, axis=(-1, -2))
+        score = cast(request.sink, whole.total.dtype)[..., None, None] + xp.zeros_like(whole.total)
+        gradients["sink"] = -xp.sum(numerics.weigh(whole.part(), score) * whole.delta, axis=(-1, -2))
     gradients["q"], gradients["k"] = numerics.pull_scale(request, gradients["q"], gradients["k"])
     arrays = arrays_in("", request)
     return {name: _shaped(xp, x, arrays[f".{name}"].shape) for name, x in gradients.items()}
@@ -105,7 +123,9 @@ def _of_rows(
             return x if visible is None else xp.where(visible, x, 0.0)
 
         p = xp.where(rows.bad, math.nan, numerics.weigh(rows.part(), scores))
-        of_p = numerics.matmul(rows.cotangent, xp.matrix_transpose(v_tile))
+        of_p = numerics.matmul(rows.of_out, xp.matrix_transpose(v_tile))
+        if rows.of_weights is not None:
+            of_p = of_p + k.of(rows.of_weights, -1)
         kept = p
         if request.dropout is not None:
             keep = keep_tile(request.dropout, request, q, k)
@@ -115,7 +135,7 @@ def _of_rows(
         found = _of_options(request, q, k, product, of_score) | {"q": numerics.matmul(of_product, k_tile)}
         of_keys = (
             numerics.matmul_of_keys(of_product, q_tile, G),
-            numerics.matmul_of_keys(seen(kept), rows.cotangent, G),
+            numerics.matmul_of_keys(seen(kept), rows.of_out, G),
             *(xp.matrix_transpose(found[n]) for n in by_key),
         )
         return {n: x + found[n] for n, x in carry.items()}, of_keys
@@ -148,7 +168,7 @@ def _of_options(request: Request, q: Span, k: Span, product: Array, of_score: Ar
         pulled = request.bias.pull(of_score, q, k, xp=xp, device=request.device)
         found = {f"bias.{name}": x for name, x in pulled.items()}
     if not (request.softcap is None or is_number(request.softcap)):
-        s = product / xp.astype(request.softcap, product.dtype, copy=False)
+        s = product / cast(request.softcap, product.dtype)
         z = xp.exp(-2.0 * xp.abs(s))
         # tanh(s) - s / cosh(s)^2, 0 where nothing was seen, whatever s is there.
         slope = xp.tanh(s) - xp.where(z == 0, 0.0, s) * 4.0 * z / ((1.0 + z) * (1.0 + z))

@@ -50,8 +50,8 @@ def attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, A
     return out, lse[..., 0], reference, total
 
 
-def weights(request: Request, numerics: Numerics) -> Array:
-    """The weights (..., H, Q, K), before dropout, in the dtype of the computation."""
+def weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:
+    """The weights (..., H, Q, K), before dropout, and the reference and the total of each row, as `attend`."""
     xp, axes = request.xp, request.axes
     operands = numerics.prepare(request)
 
@@ -65,10 +65,10 @@ def weights(request: Request, numerics: Numerics) -> Array:
             product = numerics.product(request, q_tile, k_tile)
             scores, _ = masked_scores(request, numerics, product, q, k, status)
             tiles.append(xp.where(broken, math.nan, numerics.weigh(part, scores)))
-        return (xp.concat(tiles, axis=-1),), carry
+        return (xp.concat(tiles, axis=-1), part.reference, part.total), carry
 
-    (whole,), _ = over_queries(request, rows, None)
-    return whole
+    (whole, reference, total), _ = over_queries(request, rows, None)
+    return whole, reference, total
 
 
 def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span, stripe: Span) -> tuple[Partial, Seen]:

@@ -137,7 +137,7 @@ class Cache(Struct):
 
 
 def _spliced(old: Array, new: Array, start: int) -> Array:
-    return _compat.namespace(old).concat([old[..., :start, :], new, old[..., start + new.shape[-2] :, :]], axis=-2)
+    return _compat.namespace(old, new).concat([old[..., :start, :], new, old[..., start + new.shape[-2] :, :]], axis=-2)
 
 
 def _placed(old: Array, new: Array, length: Array, fits: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._compat import FLOATING, Array, dtype_name, namespace
+from ._compat import FLOATING, Array, cast, dtype_name, namespace
 from .host import Host, host_of
 from .struct import arrays_in, with_arrays
 
@@ -44,7 +44,7 @@ def differentiable(forward: Forward, backward: Backward, operands: Any, *, alway
     def pull(arrays: Any, results: Any, cotangents: Any) -> tuple[Array | None, ...]:
         given = dict(zip(names, arrays, strict=True))
         gradients = backward(with_arrays("", frame, given), results, cotangents)
-        return tuple(_like(gradients[n[1:]], given[n]) if n in floats else None for n in names)
+        return tuple(cast(gradients[n[1:]], given[n].dtype) if n in floats else None for n in names)
 
     return tuple(host.with_vjp(from_arrays, pull)(*arrays.values()))
 
@@ -53,10 +53,6 @@ def _watching(arrays: Mapping[str, Array]) -> Host:
     """The host that records, if any of the arrays belongs to one; all others are one framework's."""
     hosts = [host_of(x) for x in arrays.values()]
     return next((host for host in hosts if host.taped), hosts[0])
-
-
-def _like(gradient: Array, x: Array) -> Array:
-    return namespace(gradient).astype(gradient, x.dtype, copy=False)
 
 
 def summed_to(x: Array, shape: tuple[int, ...]) -> Array:

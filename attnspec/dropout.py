@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from . import _compat
-from ._compat import Array, widened
+from ._compat import Array, unwrapped, widened
 from .host import host_of, on
 from .prng import counters, threefry2x32
 from .random import Key, below, bernoulli
@@ -50,7 +50,7 @@ def dropout(x: Array, rate: float | Array, rng: Key) -> Array:
         xp = _compat.namespace(x)
         wide = widened(x)
         kept = wide * kept_scale(option, wide)
-        keep = bernoulli(rng, 1 - rate, x.shape, like=x)
+        keep = bernoulli(rng, 1 - unwrapped(rate), x.shape, like=unwrapped(x))
         return xp.astype(xp.where(keep, kept, 0.0), x.dtype)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from . import _compat
 from ._compat import SIGNED, Array, dtype_name, widened
+from .derivative import differentiable
 from .errors import DTypeError, OptionError, ShapeError
+from .gradients import embed_backward
 from .host import beside, host_of
 from .shapes import broadcasts_to, floating
 
@@ -35,9 +37,14 @@ def embed(table: Array, ids: Array) -> Array:
         if host.concrete(table, ids) and not bool(xp.all(known)):
             msg = f"ids run from {int(xp.min(ids))} to {int(xp.max(ids))}; the table has rows 0 to {V - 1}."
             raise OptionError(msg)
-        flat = xp.take(table, xp.clip(xp.reshape(ids, (-1,)), 0, max(V - 1, 0)), axis=0)
+        (rows,) = differentiable(_rows, embed_backward, (table, xp.clip(xp.reshape(ids, (-1,)), 0, max(V - 1, 0))))
         nothing = xp.asarray(float("nan"), dtype=table.dtype, **beside(table))
-        return xp.where(known[..., None], xp.reshape(flat, (*ids.shape, M)), nothing)
+        return xp.where(known[..., None], xp.reshape(rows, (*ids.shape, M)), nothing)
+
+
+def _rows(operands: tuple[Array, Array]) -> tuple[Array]:
+    table, ids = operands
+    return (_compat.namespace(table).take(table, ids, axis=0),)
 
 
 def mean_pool(x: Array, lengths: int | list[int] | Array | None = None) -> Array:

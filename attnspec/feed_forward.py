@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from . import _compat
-from ._compat import Array, widened
+from . import _compat, gradients
+from ._compat import Array, alike, cast, widened
+from .derivative import differentiable
 from .errors import OptionError
 from .host import host_of
 from .linear import linear
@@ -45,18 +46,24 @@ def feed_forward(params: FeedForwardParams, x: Array) -> Array:
     if params.activation not in _ACTIVATIONS:
         msg = f"activation={params.activation!r}: one of {', '.join(_ACTIVATIONS)} is needed."
         raise OptionError(msg)
-    activation = _ACTIVATIONS[params.activation]
     with host_of(x).scope():
-        xp = _compat.namespace(x)
         wide = widened(x)
         hidden = linear(wide, params.w_in, params.b_in)
-        hidden = activation(hidden) if params.w_gate is None else activation(linear(wide, params.w_gate)) * hidden
-        return xp.astype(linear(hidden, params.w_out, params.b_out), x.dtype, copy=False)
+        if params.w_gate is None:
+            hidden = _activated(params.activation, hidden)
+        else:
+            gate, hidden = alike(_activated(params.activation, linear(wide, params.w_gate)), hidden)
+            hidden = gate * hidden
+        return cast(linear(hidden, params.w_out, params.b_out), x.dtype)
+
+
+def _activated(name: str, x: Array) -> Array:
+    return differentiable(lambda x: (_ACTIVATIONS[name](x[0]),), getattr(gradients, f"{name}_backward"), (x,))[0]
 
 
 def relu(x: Array) -> Array:
-    """max(x, 0); NaN stays NaN."""
-    return _compat.namespace(x).where(x < 0, 0.0, x)
+    """max(x, 0); NaN stays NaN, and the slope at 0 is 0."""
+    return _compat.namespace(x).where(x <= 0, 0.0, x)
 
 
 def gelu(x: Array) -> Array:

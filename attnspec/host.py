@@ -135,6 +135,8 @@ def announce(cls: type) -> None:
 def install(root: str, host: Host) -> None:
     """Take `host` for arrays whose types come from the package `root`: what a copy without entry points does.
 
+    `root` may be the full name of one type, too.
+
     A copy keeps the clauses about autocast, warnings and pytrees only with the host of the framework beside it:
     `backends/<name>/attnspec_<name>/host.py`, its imports of attnspec changed to the copy's.
     """
@@ -162,6 +164,9 @@ def beside(array: Array) -> dict[str, Any]:
 
 
 def _root(kind: type) -> str:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in _hosts:
+        return name
     roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
     root = next((r for r in roots if r in _entries), roots[0])
     _ready(root)

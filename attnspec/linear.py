@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from . import _compat
-from ._compat import Array, widened
+from ._compat import Array, cast, widened
+from .derivative import differentiable
+from .gradients import linear_backward
 
 
 def linear(x: Array, w: Array, b: Array | None = None, *, axes: int = 1) -> Array:
     """Contract the last `axes` axes of x with the first of w, in float32 or wider; result in the dtype of x."""
-    xp = _compat.namespace(x)
-    y = xp.tensordot(widened(x), xp.astype(w, widened(x).dtype, copy=False), axes=axes)
-    y = y if b is None else y + xp.astype(b, y.dtype, copy=False)
-    return xp.astype(y, x.dtype, copy=False)
+    (y,) = differentiable(_linear, linear_backward, (x, w, b, axes))
+    return cast(y, x.dtype)
+
+
+def _linear(operands: tuple[Array, Array, Array | None, int]) -> tuple[Array]:
+    x, w, b, axes = operands
+    y = _compat.namespace(x).tensordot(widened(x), cast(w, widened(x).dtype), axes=axes)
+    return (y if b is None else y + cast(b, y.dtype),)
 
 
 def into_heads(x: Array, w: Array, b: Array | None) -> Array:

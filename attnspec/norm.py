@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from . import _compat
-from ._compat import Array, dtype_name, widened
+from ._compat import Array, alike, cast, dtype_name, widened
+from .derivative import differentiable
 from .errors import ShapeError
+from .gradients import layer_norm_backward, rms_norm_backward
 from .host import host_of
 from .shapes import expect, floating, is_number, number, together
 
@@ -41,19 +43,26 @@ def layer_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, 
     """
     check_norm(x, eps, gamma=gamma, beta=beta)
     with host_of(x).scope():
-        return _compat.namespace(x).astype(normalised(widened(x), gamma, beta, eps), x.dtype, copy=False)
+        return cast(normalised(x, gamma, beta, eps), x.dtype)
 
 
 def normalised(x: Array, gamma: Array | None, beta: Array | None, eps: float | Array) -> Array:
-    """`layer_norm` of a float32 or float64 array, without a last rounding."""
+    """`layer_norm` without a last rounding to half precision."""
+    y, _ = differentiable(_standardised, layer_norm_backward, (x, eps))
+    return _affine(y, gamma, beta)
+
+
+def _standardised(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
+    """(x - mean) / root, and 1 / root."""
+    x, eps = operands
     xp = _compat.namespace(x)
-    x, unit = _in_range(x)
+    x, unit = _in_range(widened(x))
     d = x - xp.mean(x, axis=-1, keepdims=True)
     # The rounding error of a large mean is common to the row. Taking off the first entry, then what is left of the
     # mean, removes it, and leaves exact zeros of a constant row; all of it is linear, so gradients are right too.
     d = d - d[..., :1]
     d = d - xp.mean(d, axis=-1, keepdims=True)
-    return _affine(_over_root(d, unit, eps), gamma, beta)
+    return _over_root(d, unit, eps)
 
 
 def rms_norm(x: Array, gamma: Array | None = None, *, eps: float | Array = 1e-5) -> Array:
@@ -83,9 +92,14 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float | Array = 1e-5)
     """
     check_norm(x, eps, gamma=gamma)
     with host_of(x).scope():
-        xp = _compat.namespace(x)
-        y = _over_root(*_in_range(widened(x)), eps)
-        return xp.astype(_affine(y, gamma, None), x.dtype, copy=False)
+        y, _ = differentiable(_rooted, rms_norm_backward, (x, eps))
+        return cast(_affine(y, gamma, None), x.dtype)
+
+
+def _rooted(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
+    """x / root, and 1 / root."""
+    x, eps = operands
+    return _over_root(*_in_range(widened(x)), eps)
 
 
 def _in_range(x: Array) -> tuple[Array, Array]:
@@ -101,21 +115,19 @@ def _in_range(x: Array) -> tuple[Array, Array]:
     return x * unit, unit
 
 
-def _over_root(d: Array, unit: Array, eps: float | Array) -> Array:
-    """d / sqrt(mean(d^2) + eps unit^2); 0 where that is 0 / 0."""
+def _over_root(d: Array, unit: Array, eps: float | Array) -> tuple[Array, Array]:
+    """d / sqrt(mean(d^2) + eps unit^2), 0 where that is 0 / 0; and unit over the root."""
     xp = _compat.namespace(d)
-    square = xp.mean(d * d, axis=-1, keepdims=True) + _operand(eps, d) * unit * unit
-    return d / xp.sqrt(xp.where(square == 0, 1.0, square))
+    eps = eps if is_number(eps) else cast(eps, d.dtype)
+    square = xp.mean(d * d, axis=-1, keepdims=True) + eps * unit * unit
+    root = xp.sqrt(xp.where(square == 0, 1.0, square))
+    return d / root, unit / root
 
 
 def _affine(y: Array, gamma: Array | None, beta: Array | None) -> Array:
-    xp = _compat.namespace(y)
-    y = y if gamma is None else y * xp.astype(gamma, y.dtype, copy=False)
-    return y if beta is None else y + xp.astype(beta, y.dtype, copy=False)
-
-
-def _operand(eps: float | Array, like: Array) -> float | Array:
-    return eps if is_number(eps) else _compat.namespace(like).astype(eps, like.dtype, copy=False)
+    y, gamma, beta = alike(y, gamma, beta)
+    y = y if gamma is None else y * cast(gamma, y.dtype)
+    return y if beta is None else y + cast(beta, y.dtype)
 
 
 def check_norm(x: Array, eps: float | Array, **affine: Array | None) -> None:

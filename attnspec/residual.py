@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import _compat
-from ._compat import Array, widened
+from ._compat import Array, alike, cast, widened
 from .dropout import dropout as drop
 from .errors import ShapeError
 from .host import host_of
@@ -49,7 +48,7 @@ def add_and_norm(
     """
     check_norm(x, eps, gamma=gamma, beta=beta)
     with host_of(x).scope():
-        return _compat.namespace(x).astype(normalised(_sum(x, sublayer_out, dropout), gamma, beta, eps), x.dtype)
+        return cast(normalised(_sum(x, sublayer_out, dropout), gamma, beta, eps), x.dtype)
 
 
 def pre_norm(
@@ -86,7 +85,7 @@ def pre_norm(
 def add(x: Array, y: Array, dropout: Dropout | None = None) -> Array:
     """x + dropout(y), in the dtype of x."""
     with host_of(x).scope():
-        return _compat.namespace(x).astype(_sum(x, y, dropout), x.dtype, copy=False)
+        return cast(_sum(x, y, dropout), x.dtype)
 
 
 def _sum(x: Array, y: Array, dropout: Dropout | None) -> Array:
@@ -94,5 +93,6 @@ def _sum(x: Array, y: Array, dropout: Dropout | None) -> Array:
     if tuple(x.shape) != tuple(y.shape):
         msg = f"a skip connection adds equal shapes, got x {tuple(x.shape)} and sublayer_out {tuple(y.shape)}."
         raise ShapeError(msg)
-    y, dropout = widened(y), Dropout.checked(dropout)
-    return widened(x) + (y if dropout is None else drop(y, dropout.rate, dropout.rng))
+    dropout = Dropout.checked(dropout)
+    x, y = map(widened, alike(x, y))
+    return x + (y if dropout is None else drop(y, dropout.rate, dropout.rng))

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from . import _compat
-from ._compat import SIGNED, Array, Namespace, dtype_name, widened
+from ._compat import SIGNED, Array, Namespace, cast, dtype_name, widened
+from .derivative import differentiable
 from .errors import DTypeError, OptionError, ShapeError
 from .host import beside, host_of
 from .rule_arrays import widened_ints
@@ -84,21 +85,37 @@ def rotary(
     if width == 0:
         return x
     with host_of(x).scope():
-        xp = _compat.namespace(x)
-        wide = widened(x)
-        positions = widened_ints(positions)
-        cos, sin = _cos_sin(positions, base, width, xp, wide)
-        if x.ndim > 2:
-            cos, sin = cos[..., None, :, :], sin[..., None, :, :]
-        turned, rest = wide[..., :width], wide[..., width:]
-        if interleaved:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            pairs = xp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
-            turned = xp.reshape(pairs, turned.shape)
-        else:
-            a, b = turned[..., : width // 2], turned[..., width // 2 :]
-            turned = xp.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
-        return xp.astype(xp.concat([turned, rest], axis=-1), x.dtype)
+        (turned,) = differentiable(_turned, rotary_backward, (x, positions, base, width, interleaved))
+        return cast(turned, x.dtype)
+
+
+Operands = tuple[Array, Array, float, int, bool]
+
+
+def _turned(operands: Operands, way: float = 1.0) -> tuple[Array]:
+    """The pairs turned by their angles, or back by them for way = -1."""
+    x, positions, base, width, interleaved = operands
+    xp = _compat.namespace(x)
+    wide = widened(x)
+    cos, sin = _cos_sin(widened_ints(positions), base, width, xp, wide)
+    sin = way * sin
+    if x.ndim > 2:
+        cos, sin = cos[..., None, :, :], sin[..., None, :, :]
+    turned, rest = wide[..., :width], wide[..., width:]
+    if interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        pairs = xp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        turned = xp.reshape(pairs, turned.shape)
+    else:
+        a, b = turned[..., : width // 2], turned[..., width // 2 :]
+        turned = xp.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    return (xp.concat([turned, rest], axis=-1),)
+
+
+def rotary_backward(operands: Operands, results: tuple[Array], cotangents: tuple[Array]) -> dict[str, Array]:
+    """dx = g turned back: a rotation's transpose is its inverse."""
+    _, *how = operands
+    return {"0": _turned((cotangents[0], *how), way=-1.0)[0]}
 
 
 def _cos_sin(positions: Array, base: float, width: int, xp: Namespace, like: Array) -> tuple[Array, Array]:

@@ -53,6 +53,8 @@ def merge_attention(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]
             got = f"{tuple(out.shape)} and {tuple(lse.shape)}"
             msg = f"parts need out (..., Q, E) and lse (..., Q) of one shape, got {got}."
             raise ShapeError(msg)
+    flat = _compat.alike(*(x for part in parts for x in part))
+    parts = list(zip(flat[::2], flat[1::2], strict=True))
     with host_of(parts[0][0]).scope():
         xp = _compat.namespace(parts[0][0])
         top = reduce(xp.maximum, (lse for _, lse in parts))
@@ -62,14 +64,14 @@ def merge_attention(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]
         empty = total == 0
         total = xp.where(empty, 1.0, total)
         lse = xp.where(empty, -math.inf, shift + xp.log(total))
-        out = _weighted(xp, parts[0], shares[0], total)
+        out = _weighted(parts[0], shares[0], total)
         for part, share in zip(parts[1:], shares[1:], strict=True):
-            out = out + _weighted(xp, part, share, total)
-        return xp.astype(out, parts[0][0].dtype), lse
+            out = out + _weighted(part, share, total)
+        return _compat.cast(out, parts[0][0].dtype), lse
 
 
-def _weighted(xp: _compat.Namespace, part: tuple[Array, Array], share: Array, total: Array) -> Array:
+def _weighted(part: tuple[Array, Array], share: Array, total: Array) -> Array:
     out, lse = part
     if dtype_name(out) != dtype_name(lse):
-        out = xp.astype(out, lse.dtype)
+        out = _compat.cast(out, lse.dtype)
     return (share / total)[..., None] * out

@@ -31,26 +31,35 @@ class Struct:
 
 
 def arrays_in(name: str, value: Any) -> dict[str, Array]:
-    """The arrays that a value holds, structs and tuples looked into, by dotted name."""
-    if isinstance(value, Struct):
-        parts = [(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)]  # type: ignore[arg-type]
-    elif isinstance(value, tuple):
-        parts = [(f"{name}.{n}", v) for n, v in enumerate(value)]
-    else:
+    """The arrays that a value holds, by dotted name; Structs, tuples, lists and dictionaries are looked into."""
+    parts = _parts(value)
+    if parts is None:
         return {name: value} if is_array(value) else {}
-    return {n: x for part, v in parts for n, x in arrays_in(part, v).items()}
+    return {n: x for part, v in parts.items() for n, x in arrays_in(f"{name}.{part}", v).items()}
 
 
-def with_arrays(name: str, value: Any, arrays: Mapping[str, Array]) -> Any:
-    """The value with other arrays in the places that `arrays_in(name, value)` names; the rest stays."""
+def with_arrays(name: str, value: Any, arrays: Mapping[str, Any]) -> Any:
+    """The value with other things in the places that `arrays_in(name, value)` names; the rest stays."""
+    parts = _parts(value)
+    if parts is None:
+        return arrays.get(name, value)
+    made = {part: with_arrays(f"{name}.{part}", x, arrays) for part, x in parts.items()}
     if isinstance(value, Struct):
-        held = {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
-        struct = type(value)(**{part: with_arrays(f"{name}.{part}", x, arrays) for part, x in held.items()})
+        struct = type(value)(**made)
         object.__setattr__(struct, "_leaves", value._leaves)
         return struct
-    if isinstance(value, tuple) and any(part.startswith(f"{name}.") for part in arrays):
-        return tuple(with_arrays(f"{name}.{n}", x, arrays) for n, x in enumerate(value))
-    return arrays.get(name, value)
+    if isinstance(value, dict):
+        return dict(zip(value, made.values(), strict=True))
+    return value._make(made.values()) if hasattr(value, "_make") else type(value)(made.values())
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """What a tree holds, by name; None for what is no tree."""
+    if isinstance(value, Struct):
+        return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+    if isinstance(value, dict):
+        return value
+    return dict(enumerate(value)) if isinstance(value, tuple | list) else None
 
 
 def flatten(struct: Struct) -> tuple[tuple[Any, ...], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:
