@@ -14,6 +14,8 @@ from attnspec.host import Host
 from attnspec.prng import rounds
 from attnspec.struct import flatten, unflatten
 
+from .derivative import with_vjp
+
 
 def scope() -> Any:
     """Full float32 products, also on hardware whose default is lower."""
@@ -58,18 +60,6 @@ def _compiled(function: Callable[..., Any], static: int) -> Callable[..., Any]:
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, start: int, stop: int) -> tuple[Any, Any]:
     """`lax.scan`, which reverse mode differentiates; a `while` loop would not be."""
     return jax.lax.scan(step, carry, jax.numpy.arange(start, stop))  # type: ignore[no-any-return]
-
-
-def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`forward`, differentiated by JAX through `backward`."""
-
-    def forward_and_save(*arrays: Any) -> Any:
-        results = forward(*arrays)
-        return results, (arrays, results)
-
-    function = jax.custom_vjp(forward)
-    function.defvjp(forward_and_save, lambda saved, cotangents: backward(*saved, cotangents))
-    return function  # type: ignore[no-any-return]
 
 
 def register(cls: type) -> None:
