@@ -165,6 +165,11 @@ class Taped(Wrapped):
         """The last two axes exchanged."""
         return _taped(namespace(self.value)).matrix_transpose(self)
 
+    @property
+    def T(self) -> Any:  # noqa: N802 - the standard's name
+        """A matrix transposed."""
+        return self.mT
+
     def __getitem__(self, index: Any) -> Any:
         return _recorded(getitem, namespace(self.value), (self, index), {})
 

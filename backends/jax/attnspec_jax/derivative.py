@@ -1,8 +1,8 @@
 """A function with a backward pass of its own that keeps forward mode: `jax.custom_vjp` would refuse it.
 
-`with_vjp(forward, backward)` is a `jax.custom_jvp` whose derivative, J t for a tangent t, is one primitive. Forward
-mode runs it: it differentiates the operations of `forward`. Reverse mode transposes it: its transpose is `backward`.
-Everything else (vmap, jit, higher orders) follows from those two.
+`with_transpose(forward, backward)` is a `jax.custom_jvp` whose derivative, J t for a tangent t, is one primitive.
+Forward mode runs it: it differentiates the operations of `forward`. Reverse mode transposes it: the transpose is
+`backward`. Everything else (vmap, jit, higher orders) follows from those two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Linear(NamedTuple):
     pull: Callable[[Arrays, Arrays], Arrays]  # (saved, cotangents) -> cotangents of the tangents
 
 
-def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+def with_transpose(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
     """`forward`, differentiated through `backward` in reverse mode and by its own operations in forward mode."""
     function = jax.custom_jvp(forward)
 
