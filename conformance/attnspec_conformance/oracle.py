@@ -67,6 +67,7 @@ _PRECISE = _Numbers(lambda x: mpmath.mpf(float(x)), mpmath.fsum, mpmath.exp, mpm
 
 
 _known: dict[tuple[object, ...], tuple[Call, Exact]] = {}
+_MOST_KNOWN = 4096
 
 
 def attention(call: Call) -> Exact:
@@ -74,9 +75,11 @@ def attention(call: Call) -> Exact:
     key = tuple(
         value if isinstance(value := getattr(call, f.name), float | int | str | None) else id(value)
         for f in fields(call)
-        if f.name not in ("want", "layout", "implementation")
+        if f.name not in ("want", "layout", "implementation", "dout", "dlse")
     )
     if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            del _known[next(iter(_known))]
         with mpmath.workdps(40):
             # The call is kept, so that the identities of its arrays stay taken.
             _known[key] = call, _attention(call, _PRECISE if call.dtype == "float64" else _FLOAT)

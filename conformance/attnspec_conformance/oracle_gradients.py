@@ -1,4 +1,4 @@
-"""The gradients of attention by their formulas, and how far from them float32 arithmetic may be.
+"""The gradients of attention by their formulas, and how far from them a correct implementation may be.
 
 For the weights p of the oracle, the factors f of dropout, and cotangents g of the output and h of lse:
 
@@ -8,7 +8,11 @@ For the weights p of the oracle, the factors f of dropout, and cotangents g of t
 p errs by W, the bound of the weights, and o by B, that of the output; a dot product of n terms by n u times the sum
 of the magnitudes. So a errs by (E + 3) u f |g| . |v|, delta by |g| . B + (E + 3) u |g| . |o| where it is taken from
 the output, and by sum_j (W_j + (K + 3) u p_j) |a_j| where it is summed over the keys; both are allowed together. Each
-step adds its own roundings, and `bounds.LEAST` is lost where subnormal numbers are flushed.
+step adds its own roundings. A softcap c multiplies ds by 1 - t^2 for t = tanh(s / c), where t is off by
+(1 - t^2) (D + 2) u |scale| |q| . |k| / c and 4 u for the quotient and the hyperbolic tangent. `bounds.LEAST` is lost
+where subnormal numbers are flushed. Half types add the rounding of the result.
+
+A row that sees a NaN or an infinity has NaN in dq, and so have dk and dv of the keys that it sees (MASK-7).
 
 Forward, for tangents q', k' and v', with m_i = sum_j p_ij s'_ij:
 
@@ -40,12 +44,15 @@ class Gradients:
 
 
 def gradients(call: Call, g: Array, h: Array | float = 0.0) -> Gradients:
-    """The gradients of sum(g out) + sum(h lse); q has all the leading axes, rank 3 or more, and there is no softcap."""
+    """The gradients of sum(g out) + sum(h lse); q, k and v have all the leading axes, rank 3 or more."""
     exact = oracle.attention(call)
+    spoilt = np.isnan(exact.out).any(-1)
+    if spoilt.any():
+        return _spoilt(call, g, h, exact.visible, spoilt)
     u, least = bounds.UNIT[bounds.inside(call.dtype)], bounds.LEAST[bounds.inside(call.dtype)]
-    q, k, g = (np.asarray(x, np.float64) for x in (call.q, call.k, g))
+    q, k, g = (_clean(x) for x in (call.q, call.k, g))
     (H, D), G, (K, E) = (q.shape[-3], q.shape[-1]), k.shape[-3], exact.values.shape[-2:]
-    k, v = np.repeat(k, H // G, axis=-3), exact.values
+    k, v = np.repeat(k, H // G, axis=-3), _clean(exact.values)
     scale = D**-0.5 if call.scale is None else call.scale
     p, f, W = exact.weights, exact.factors, bounds.weights(exact, call.dtype)
     a, a_error = f * (g @ _turned(v)), (E + 3) * u * f * (np.abs(g) @ _turned(np.abs(v)))
@@ -56,17 +63,45 @@ def gradients(call: Call, g: Array, h: Array | float = 0.0) -> Gradients:
     rest = np.broadcast_to(np.asarray(h, np.float64), p.shape[:-1])[..., None]
     ds, size = p * (a - delta + rest), np.abs(a) + np.abs(delta) + np.abs(rest)
     error = (p + W) * (a_error + delta_error + 4 * u * size) + W * size + least
+    if call.softcap is not None:
+        t = np.tanh(exact.linear / call.softcap)
+        slope = 1 - t * t
+        off = slope * (D + 2) * u * exact.magnitude / call.softcap + 4 * u
+        error = error * slope + (np.abs(ds) + error) * (2 * np.abs(t) * off + off * off + 4 * u)
+        ds = ds * slope
     of_scores = Value(ds, np.where(exact.visible, error, 0.0))
     of_values = Value(p * f, W * f + 2 * u * p * f)
-    return Gradients(
+    made = (
         _product(of_scores, k, scale, u),
         _grouped(_product(_turned_value(of_scores), q, scale, u), G, u),
         _grouped(_product(_turned_value(of_values), g, 1.0, u), G, u),
     )
+    return Gradients(*(value.stored(call.dtype) for value in made))
+
+
+def _spoilt(call: Call, g: Array, h: Array | float, visible: Array, spoilt: Array) -> Gradients:
+    """The gradients where some rows see a bad number: NaN for them and their keys, and without them for the others."""
+    G = call.k.shape[-3]
+    rows = np.broadcast_to(~spoilt[..., None], g.shape)
+    clean = call.but(q=_clean(call.q), k=_clean(call.k), v=_clean(call.v), bias=call.bias)
+    h = np.where(spoilt, 0.0, h)
+    rest = gradients(clean, np.where(rows, g, 0.0), h)
+    hit = (visible & spoilt[..., None]).any(-2)
+    hit = hit.reshape(*hit.shape[:-2], G, hit.shape[-2] // G, hit.shape[-1]).any(-2)
+
+    def marked(value: Value, where: Array) -> Value:
+        return Value(np.where(where[..., None], np.nan, value.exact), value.error)
+
+    return Gradients(marked(rest.q, spoilt), marked(rest.k, hit), marked(rest.v, hit))
+
+
+def _clean(x: Array) -> Array:
+    x = np.asarray(x, np.float64)
+    return np.where(np.isfinite(x), x, 0.0)
 
 
 def tangent(call: Call, moved: tuple[Array, Array, Array]) -> Value:
-    """How out moves with q, k and v; a call as for `gradients`."""
+    """How out moves with q, k and v; a call as for `gradients`, without softcap."""
     exact = oracle.attention(call)
     u = bounds.UNIT[bounds.inside(call.dtype)]
     q, k, *changes = (np.asarray(x, np.float64) for x in (call.q, call.k, *moved))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnspec.backend import choose
+
 from .masks import Array
 
 
@@ -21,6 +23,17 @@ class Placed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
+
+
+def load(name: str, device: str | None = None) -> Placed:
+    """The backend of that name with all its dtypes switched on, on the device of that name or its own default.
+
+    Raises errors.BackendError where there is no such backend, LookupError where it has no such device.
+    """
+    backend = choose(name)
+    if hasattr(backend, "enable"):
+        backend.enable("float64")
+    return Placed(backend, find(backend, device) if device else None)
 
 
 def find(backend: Any, name: str) -> Any:

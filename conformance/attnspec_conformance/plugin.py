@@ -1,29 +1,32 @@
 """The pytest plug-in. Load it with `-p attnspec_conformance.plugin`; it is no entry point, so nobody gets it unasked.
 
-A test that takes `backend` runs on each backend, one that takes `subject` and `law` on each backend in each mode.
-Marks name clauses and capabilities, never a backend: `clause("NORM-1")`, `needs("jit")`.
+A test that takes `backend` runs on each backend; one that takes `subject` and `law` on each backend in each mode, and
+on each foreign subject. Marks name clauses and capabilities, never a backend: `clause("NORM-1")`, `needs("jit")`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnspec import registry
-from attnspec.backend import choose
-from attnspec.errors import BackendError
+from attnspec.errors import BackendError, OptionError
 
-from . import known_failures, placement, report
+from . import foreign, known_failures, placement, report, reports, selection
 from .clauses import CLAUSES
+from .gathering import COMPILED, KNOWN, Gathering, label
 from .laws import LAWS
 from .placement import Placed
-from .subjects import BackendSubject
+from .reports import Findings
+from .subjects import BackendSubject, Subject
 from .trials import Law
 
-_BACKENDS = pytest.StashKey[dict[str, Any]]()
+_BACKENDS = pytest.StashKey[dict[str, Placed]]()
+_FOREIGN = pytest.StashKey[list[Subject]]()
+GATHERING = pytest.StashKey[Gathering]()
 _SUITE = Path(__file__).parent
 
 
@@ -41,6 +44,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DEV",
         help="make every array on this device of the backend, by its name (cuda:0); default: the backend's own",
     )
+    group.addoption(
+        "--attnspec-subject",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="foreign kernel to hold the laws of attention to (repeatable); backends are then judged only if named",
+    )
+    group.addoption(
+        "--attnspec-clause",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only what judges this clause, or one that begins like it: MASK-6, MASK (repeatable)",
+    )
+    group.addoption("--attnspec-level", metavar="LEVEL", help="only clauses of this level: required or extended")
+    group.addoption("--attnspec-json", metavar="FILE", help="write the report as JSON")
+    group.addoption("--attnspec-html", metavar="FILE", help="write the report as one HTML page")
     group.addoption("--attnspec-slow", action="store_true", help="run the tests that take long or much memory")
 
 
@@ -52,7 +72,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in ("error", "default::DeprecationWarning", "error::DeprecationWarning:attnspec"):
         config.addinivalue_line("filterwarnings", line)
     config.option.strict_markers = True
-    config.stash[_BACKENDS] = _load(config.getoption("attnspec_backend"), config.getoption("attnspec_device"))
+    names, subjects = config.getoption("attnspec_backend"), config.getoption("attnspec_subject")
+    chosen = names or ([] if subjects else list(registry.registered()))
+    config.stash[_BACKENDS] = _load(chosen, config.getoption("attnspec_device"), strictly=bool(names))
+    config.stash[_FOREIGN] = list(map(_foreign, subjects))
+    try:
+        clauses = selection.select(config.getoption("attnspec_clause"), config.getoption("attnspec_level"))
+    except OptionError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[GATHERING] = Gathering(clauses)
+    config.pluginmanager.register(config.stash[GATHERING])
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -62,7 +91,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     ]
     device = config.getoption("attnspec_device")
     where = f", on {device}" if device else ""
-    return [f"attnspec backends: {', '.join(loaded) or 'none'}{where}"]
+    header = [f"attnspec backends: {', '.join(loaded) or 'none'}{where}"]
+    subjects = [subject.name for subject in config.stash[_FOREIGN]]
+    return [*header, f"attnspec subjects: {', '.join(subjects)}"] if subjects else header
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -72,48 +103,54 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "law" in metafunc.fixturenames:
         pairs = [
             pytest.param(subject, law, id=f"{subject.name}-{law.name}", marks=_marks(law))
-            for subject in _subjects(backends)
+            for subject in (*_subjects(backends), *metafunc.config.stash[_FOREIGN])
             for law in LAWS.values()
-            if law.jitted or not subject.jitted
+            if law.jitted or not getattr(subject, "jitted", False)
         ]
         metafunc.parametrize(("subject", "law"), pairs)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    backends = config.stash[_BACKENDS]
     for item in items:
         _check_marks(item)
-        name = _backend_name(item)
-        item.user_properties.append(("attnspec_backend", name))
-        item.user_properties.append(("attnspec_clauses", sorted(_named(item, "clause"))))
-        if item.get_closest_marker("slow") and not config.getoption("attnspec_slow"):
+    _excuse(config, items)
+    _deselect(config, items)
+    capabilities = {name: backend.capabilities for name, backend in config.stash[_BACKENDS].items()}
+    capabilities |= {subject.name: subject.capabilities for subject in config.stash[_FOREIGN]}
+    for item in items:
+        name, needs = _judged(item), _named(item, "needs")
+        lacking = sorted(needs - set(capabilities.get(name, needs)))
+        slow = item.get_closest_marker("slow") is not None and not config.getoption("attnspec_slow")
+        if slow:
             item.add_marker(pytest.mark.skip(reason="slow: runs with --attnspec-slow"))
-        if name in backends:
-            lacking = sorted(_named(item, "needs") - set(backends[name].capabilities))
-            if lacking:
-                item.add_marker(pytest.mark.skip(reason=f"{name} does not declare {', '.join(lacking)}"))
-    whole = _is_whole(config, items)
-    for name, backend in backends.items():
-        _apply(name, backend, [item for item in items if _backend_name(item) == name], whole)
+        if lacking:
+            item.add_marker(pytest.mark.skip(reason=f"{name} does not declare {', '.join(lacking)}"))
+        label(item, name, _test(item), _named(item, "clause"), applies=not lacking, postponed=slow)
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    report.write(terminalreporter)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    judged = [Findings(found) for found in config.stash[GATHERING].reports()]
+    report.write(terminalreporter, [findings.report for findings in judged])
+    reports.write(judged, json=config.getoption("attnspec_json"), html=config.getoption("attnspec_html"))
 
 
-def _load(names: list[str], device: str | None) -> dict[str, Placed]:
-    """The backends asked for, all of which have to load and have the device, or those registered that do."""
+def _load(names: Sequence[str], device: str | None, *, strictly: bool) -> dict[str, Placed]:
+    """The backends of these names: those that load and have the device, or strictly all of them."""
     loaded = {}
-    for name in names or registry.registered():
+    for name in names:
         try:
-            backend = choose(name)
-            if hasattr(backend, "enable"):
-                backend.enable("float64")
-            loaded[name] = Placed(backend, placement.find(backend, device) if device else None)
+            loaded[name] = placement.load(name, device)
         except (BackendError, LookupError) as error:
-            if names:
+            if strictly:
                 raise pytest.UsageError(str(error)) from error
     return loaded
+
+
+def _foreign(spec: str) -> Subject:
+    try:
+        return foreign.load(spec)
+    except Exception as error:  # whatever somebody's module raises while it is imported
+        raise pytest.UsageError(f"{type(error).__name__}: {error}") from error
 
 
 def _subjects(backends: dict[str, Any]) -> Iterator[BackendSubject]:
@@ -140,10 +177,24 @@ def _named(item: pytest.Item, mark: str) -> set[str]:
     return {name for found in item.iter_markers(mark) for name in found.args}
 
 
-def _backend_name(item: pytest.Item) -> str:
+def _judged(item: pytest.Item) -> str:
+    """The name of the backend, or of the foreign subject, that the test judges."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    backend = params.get("backend") or getattr(params.get("subject"), "backend", None)
-    return "" if backend is None else str(backend.name)
+    backend, subject = params.get("backend"), params.get("subject")
+    for one in item.config.stash[_FOREIGN]:
+        if subject is one:
+            return str(one.name)
+    judged = getattr(subject, "backend", backend)
+    return str(judged.name) if isinstance(judged, Placed) else ""
+
+
+def _test(item: pytest.Item) -> str:
+    """What a report calls the test: its law, or where it is to be found."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if "law" in params:
+        return f"{params['law'].name}{COMPILED if getattr(params['subject'], 'jitted', False) else ''}"
+    module: Any = getattr(item, "module", None)
+    return f"{module.__name__}::{item.name}" if module else item.nodeid
 
 
 def _names(item: pytest.Item) -> set[str]:
@@ -151,6 +202,27 @@ def _names(item: pytest.Item) -> set[str]:
     params = item.callspec.params if hasattr(item, "callspec") else {}
     law = params.get("law")
     return {item.name, law.name if law else getattr(item, "originalname", item.name)}
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests that judge the clauses asked about, and a subject that is there."""
+    clauses, backends = set(config.stash[GATHERING].clauses), config.stash[_BACKENDS]
+
+    def asked(item: pytest.Item) -> bool:
+        named = _named(item, "clause")
+        ours = item.path.parent == _SUITE or "backend" in getattr(item, "fixturenames", ())
+        return (not named or bool(named & clauses)) and (bool(backends) or bool(_judged(item)) or not ours)
+
+    left_out = [item for item in items if not asked(item)]
+    if left_out:
+        items[:] = [item for item in items if asked(item)]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _excuse(config: pytest.Config, items: list[pytest.Item]) -> None:
+    whole = _is_whole(config, items)
+    for name, backend in config.stash[_BACKENDS].items():
+        _apply(name, backend, [item for item in items if _judged(item) == name], whole)
 
 
 def _apply(name: str, backend: Any, items: list[pytest.Item], whole: bool) -> None:
@@ -170,6 +242,7 @@ def _apply(name: str, backend: Any, items: list[pytest.Item], whole: bool) -> No
         )
         for item in hits:
             item.add_marker(mark)
+            item.user_properties.append((KNOWN, entry.kind))
 
 
 def _is_whole(config: pytest.Config, items: list[pytest.Item]) -> bool:

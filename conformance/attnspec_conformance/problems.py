@@ -1,4 +1,8 @@
-"""Arrays to ask about. Every axis has a size of its own, so that no axis can stand in for another unnoticed."""
+"""Arrays to ask about. Every axis has a size of its own, so that no axis can stand in for another unnoticed.
+
+Random numbers are integers from Threefry's counter, scaled by one correctly rounded product: their bits are the same
+on every machine and with every version of NumPy, so that calls written to files are, too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import masks
+from . import masks, oracle_random
 from .masks import Array
 from .trials import Call
 
@@ -23,8 +27,20 @@ def rounded(x: Array, dtype: str) -> Array:
 
 
 def normal(seed: int, *shape: int, dtype: str = "float32", size: float = 1.0) -> Array:
-    """Normal numbers, rounded to the dtype."""
-    return rounded(np.random.default_rng(seed).standard_normal(shape) * size, dtype)
+    """Numbers with mean 0 and deviation `size`, near to normal (eight uniform ones summed), rounded to the dtype."""
+    words = oracle_random.bits(_key(seed, 0), (2, *shape), width=64)
+    total = sum((words >> np.uint64(shift) & np.uint64(0xFFFF)).astype(np.int64).sum(0) for shift in (0, 16, 32, 48))
+    # A sum of eight has the mean 4 * 65535 and the variance 8 * 2**32 / 12.
+    return rounded((total - 4 * 65535) * (1.224744871391589 * 2.0**-16) * size, dtype)
+
+
+def integers(seed: int, *shape: int, low: int, high: int) -> Array:
+    """Integers from `low` to `high`, both included."""
+    return low + (oracle_random.bits(_key(seed, 1), shape) % np.uint32(high - low + 1)).astype(np.int64)
+
+
+def _key(seed: int, kind: int) -> oracle_random.Words:
+    return oracle_random.fold_in(oracle_random.key(seed), kind)
 
 
 def problem(
@@ -58,7 +74,7 @@ def beyond_a_tile(**options: Any) -> Call:
 
 def small_integers(seed: int, *shape: int, high: int = 4) -> Array:
     """Integers in float32: with a power of two for a scale, every score is exact and the bound is at its tightest."""
-    return np.random.default_rng(seed).integers(-high, high + 1, shape).astype(np.float32)
+    return integers(seed, *shape, low=-high, high=high).astype(np.float32)
 
 
 def exact_logits(seed: int = 0, Q: int = 5, K: int = 7, **options: Any) -> Call:
@@ -73,7 +89,7 @@ def exact_logits(seed: int = 0, Q: int = 5, K: int = 7, **options: Any) -> Call:
 
 def some_mask(seed: int, *shape: int, share: float = 0.6) -> masks.Dense:
     """A mask that shows about this share of the pairs."""
-    return masks.Dense(np.random.default_rng(seed).random(shape) < share)
+    return masks.Dense(integers(seed, *shape, low=0, high=2**16 - 1) < share * 2**16)
 
 
 def constant(value: float, *shape: int) -> Array:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import traceback
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
-import attnspec
 from attnspec.errors import AttnspecError
 from attnspec.host import host_of
 
-from . import masks
+from .bounds import inside
 from .masks import Array
+from .operands import FUNCTIONS
+from .operands import Operands as Operands  # what a backend's own tests differentiate
 from .trials import Call, Law, Result, Trial, Verdict
 
-Arrays = Sequence[Array]
 HALF = ("float16", "bfloat16")
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "out": attnspec.attention,
-    "lse": attnspec.attention_with_lse,
-    "weights": attnspec.attention_weights,
-}
 
 
 class Subject(Protocol):
-    """Something that computes attention."""
+    """Something that computes attention. With the capability "vjp" it has `vjp(call) -> Result` as well.
+
+    One with `live = False` has answered already, and cannot be asked anything else than it was.
+    """
 
     name: str
     capabilities: AbstractSet[str]
@@ -39,160 +39,151 @@ class Subject(Protocol):
         """The answer. Only a refusal that the subject means is a Result; anything else it raises is a failure."""
 
 
+class NotJudgedError(Exception):
+    """A subject has no answer because it was never asked; the text says why."""
+
+
+class UnsupportedError(Exception):
+    """A subject cannot express what it is asked; the text says why."""
+
+
 def judge(law: Law, subject: Subject, most: int | None = None) -> tuple[list[tuple[Trial, Verdict]], list[str]]:
     """The verdicts of a law's trials, or of the first of them, and why others could not be asked."""
+    lacking = sorted(law.needs.difference(subject.capabilities))
+    if lacking:
+        return [], [f"{subject.name} does not declare {', '.join(lacking)}"]
     verdicts, unsupported = [], []
     for trial in law.all_trials[:most]:
-        reasons = [reason for call in trial.calls if (reason := subject.supports(call))]
-        if reasons:
-            unsupported.append(reasons[0])
-        else:
-            verdicts.append((trial, trial.judge(tuple(map(subject.forward, trial.calls)))))
+        try:
+            verdicts.append((trial, put(trial, subject)[0]))
+        except UnsupportedError as reason:
+            unsupported.append(str(reason))
     return verdicts, unsupported
+
+
+def put(trial: Trial, subject: Subject) -> tuple[Verdict, frozenset[str]]:
+    """The verdict of a trial, and the parts that were asked for and that the subject does not give.
+
+    What the subject raises unasked fails it, as does an answer that is no arrays; neither ends the run. A subject that
+    gives no lse is asked for the output alone, and judged by that. Raises `UnsupportedError` or `NotJudgedError` where
+    there is no verdict.
+    """
+    try:
+        lowered = [_expressed(subject, call) for call in trial.calls]
+        results = tuple(_answer(subject, *asked) for asked in lowered)
+        verdict = trial.judge(results)
+    except (NotJudgedError, UnsupportedError):
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+        return Verdict(False, message, math.inf), frozenset()
+    if verdict.vacuous:
+        raise UnsupportedError(verdict.message)
+    return verdict, frozenset().union(*(result.lacks for result in results))
+
+
+def _expressed(subject: Subject, call: Call) -> tuple[Call, frozenset[str]]:
+    """What the subject is asked in place of the call, and the parts that it will lack."""
+    reason = subject.supports(call)
+    if reason is None:
+        return call, frozenset()
+    if call.want == "lse" and getattr(subject, "live", True):
+        lowered = call.but(want="out")
+        reason = subject.supports(lowered)
+        if reason is None:
+            return lowered, frozenset({"lse"})
+    raise UnsupportedError(reason)
+
+
+def _answer(subject: Subject, call: Call, lacks: frozenset[str]) -> Result:
+    ask = subject.vjp if call.want == "gradients" and hasattr(subject, "vjp") else subject.forward
+    result = ask(call)
+    return replace(result, lacks=result.lacks | lacks) if lacks else result
 
 
 class BackendSubject:
     """attnspec's own functions on the arrays of a registered backend."""
 
+    functions = FUNCTIONS
+    portable = True  # EXTENDED clauses bind it
+    refusals: tuple[type[Exception], ...] = (AttnspecError,)
+    own_words = False
+    base_two = False
+
     def __init__(self, backend: Any, *, jitted: bool = False) -> None:
         self.backend = backend
         self.jitted = jitted
         self.name = f"{backend.name}-jit" if jitted else str(backend.name)
-        self.capabilities = backend.capabilities
+        self.capabilities: AbstractSet[str] = backend.capabilities
 
     def supports(self, call: Call) -> str | None:
-        """Dtypes beyond float32 are capabilities."""
+        """Dtypes beyond float32, and gradients, are capabilities."""
         for dtype in (call.dtype, call.bias_dtype or call.dtype):
             if dtype != "float32" and dtype not in self.capabilities:
                 return f"{self.name} does not declare {dtype}"
+        if call.want == "gradients" and "vjp" not in self.capabilities:
+            return f"{self.name} does not declare vjp"
         return None
 
     def forward(self, call: Call) -> Result:
         """Make the arrays, call the function, bring the answer back."""
-        operands = Operands(self.backend, call)
-        function = operands.function
-        if self.jitted:
-            function = self.backend.jit(_with_code_of_its_own(function))
+
+        def parts(operands: Operands) -> dict[str, Array]:
+            function = operands.function
+            if self.jitted:
+                function = self.backend.jit(_with_code_of_its_own(function))
+            answer = function(*operands.arrays)
+            out, lse = answer if isinstance(answer, tuple) else (answer, None)
+            return {"weights": out} if call.want == "weights" else {"out": out, "lse": lse}
+
+        return self._answered(call, parts)
+
+    def vjp(self, call: Call) -> Result:
+        """The gradients with respect to q, k and v."""
+        return self._answered(call, lambda operands: _gradients(self.backend, call, operands))
+
+    def _answered(self, call: Call, parts: Callable[[Operands], dict[str, Array]]) -> Result:
+        operands = self._operands(call)
         before = [self._bits(x) for x in operands.arrays]
         try:
-            answer = function(*operands.arrays)
-        except AttnspecError as error:
-            return Result(error=type(error).__name__, message=str(error))
+            answer = parts(operands)
+        except self.refusals as error:
+            return Result(error=type(error).__name__, message=str(error), own_words=self.own_words)
         after = [self._bits(x) for x in operands.arrays]
-        out, lse = answer if isinstance(answer, tuple) else (answer, None)
-        weights = None
-        if call.want == "weights":
-            out, weights = None, out
+        given = {name: x for name, x in answer.items() if x is not None}
+        main = next((x for name, x in given.items() if name != "lse"), None)
         return Result(
-            out=self._plain(out),
-            lse=self._plain(lse),
-            weights=self._plain(weights),
-            dtype=_dtype(weights if out is None else out),
-            lse_dtype="" if lse is None else _dtype(lse),
-            rounds_weights=call.dtype in HALF and _rounds_weights(operands.arrays[0]),
+            **{name: self._plain(x) for name, x in given.items()},
+            dtype="" if main is None else _dtype(main),
+            lse_dtype=_dtype(given["lse"]) if "lse" in given else "",
+            rounds_weights=call.dtype in HALF and self._rounds_weights(operands.arrays[0]),
+            base_two=self.base_two,
             untouched=before == after,
         )
 
-    def _plain(self, x: Array | None) -> Array | None:
+    def _operands(self, call: Call) -> Operands:
+        return Operands(self.backend, call, self.functions)
+
+    def _rounds_weights(self, q: Array) -> bool:
+        return any(kernel.rounds_weights for kernel in host_of(q).kernels)
+
+    def _plain(self, x: Array) -> Array:
         """NumPy's float64 of any float, so that bfloat16 needs no library to be compared."""
-        return None if x is None else np.asarray(self.backend.to_numpy(x)).astype(np.float64)
+        return np.asarray(self.backend.to_numpy(x)).astype(np.float64)
 
     def _bits(self, x: Array) -> bytes:
         return bytes(np.asarray(self.backend.to_numpy(x)).tobytes())
 
 
-class Operands:
-    """The arrays of a call, and the function of them that answers it: every array is an operand, so jit traces it."""
-
-    function: Callable[..., Any]
-
-    def __init__(self, backend: Any, call: Call) -> None:
-        self.backend = backend
-        self.arrays: list[Array] = []
-        q, k, v = (self._add(lay(backend, x, call.dtype, call.layout)) for x in (call.q, call.k, call.v))
-        options: dict[str, Callable[[Arrays], Any]] = {}
-        if call.mask is not None:
-            options["mask"] = self._mask(call.mask)
-        if call.bias is not None:
-            options["bias"] = self._array(call.bias, call.bias_dtype or call.dtype)
-        if call.sink is not None:
-            options["sink"] = self._array(call.sink, call.dtype)
-        plain: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap}
-        if call.want != "weights":
-            plain["implementation"] = call.implementation
-            if call.dropout is not None:
-                rng = attnspec.random.key(call.dropout.seed)
-                plain["dropout"] = attnspec.Dropout(call.dropout.rate, rng)
-        for name in ("q_positions", "k_positions"):
-            if (positions := getattr(call, name)) is not None:
-                options[name] = self._positions(positions)
-        heads = (q, k) if call.want == "weights" else (q, k, v)
-        attend = _FUNCTIONS[call.want]
-
-        def function(*arrays: Array) -> Any:
-            made = {name: make(arrays) for name, make in options.items()}
-            return attend(*[arrays[n] for n in heads], **made, **plain)
-
-        self.function = function
-
-    def _add(self, x: Array) -> int:
-        self.arrays.append(x)
-        return len(self.arrays) - 1
-
-    def _array(self, x: Array, dtype: str) -> Callable[[Arrays], Array]:
-        n = self._add(self.backend.asarray(np.asarray(x), dtype=dtype))
-        return lambda arrays: arrays[n]
-
-    def _positions(self, x: range | Array) -> Callable[[Arrays], Any]:
-        return (lambda arrays: x) if isinstance(x, range) else self._array(x, "int32")
-
-    def _integers(self, x: int | Array) -> Callable[[Arrays], Any]:
-        return (lambda arrays: x) if isinstance(x, int) else self._array(x, "int32")
-
-    def _mask(self, mask: masks.Mask) -> Callable[[Arrays], Any]:
-        match mask:
-            case masks.Dense(array):
-                return self._array(array, "bool")
-            case masks.Causal(offset, align):
-                by = self._integers(offset)
-                return lambda arrays: attnspec.causal(by(arrays), align=align)
-            case masks.Window(left, right, offset, align):
-                by = self._integers(offset)
-                return lambda arrays: attnspec.window(left, right, offset=by(arrays), align=align)
-            case masks.Padding(lengths):
-                by = self._integers(lengths)
-                return lambda arrays: attnspec.padding(by(arrays))
-            case masks.Segments(q_ids, k_ids):
-                q_by, k_by = self._integers(q_ids), self._integers(k_ids)
-                return lambda arrays: attnspec.segments(q_by(arrays), k_by(arrays))
-            case masks.Inverse(inner):
-                rule = self._rule(inner)
-                return lambda arrays: ~rule(arrays)
-            case masks.Both(one, other):
-                a, b = self._rule(one), self._mask(other)
-                return lambda arrays: a(arrays) & b(arrays)
-            case masks.Either(one, other):
-                a, b = self._rule(one), self._mask(other)
-                return lambda arrays: a(arrays) | b(arrays)
-
-    def _rule(self, mask: masks.Mask) -> Callable[[Arrays], Any]:
-        made = self._mask(mask)
-        return lambda arrays: attnspec.as_mask(made(arrays))
-
-
-def lay(backend: Any, x: Array, dtype: str, layout: str) -> Array:
-    """The array in the backend, lying in memory as asked."""
-    xp = backend.xp
-    if layout == "transposed":
-        return xp.matrix_transpose(backend.asarray(np.ascontiguousarray(np.swapaxes(x, -1, -2)), dtype=dtype))
-    if layout == "reversed":
-        axes = tuple(range(x.ndim))
-        return xp.flip(backend.asarray(np.ascontiguousarray(np.flip(x, axes)), dtype=dtype), axis=axes)
-    if layout == "strided":
-        return backend.asarray(np.repeat(x, 2, axis=-1), dtype=dtype)[..., ::2]
-    made = np.array(x, dtype=x.dtype if dtype == "bfloat16" else dtype)
-    made.flags.writeable = layout != "readonly"
-    return backend.asarray(made, dtype=dtype)
+def _gradients(backend: Any, call: Call, operands: Operands) -> dict[str, Array]:
+    """dq, dk and dv of sum(dout * out) + sum(dlse * lse), by the backend's reverse mode."""
+    inputs, options = operands.arrays[:3], operands.arrays[3:]
+    _, pull = backend.vjp(lambda q, k, v: operands.function(q, k, v, *options), *inputs)
+    cotangent = backend.asarray(call.dout, dtype=call.dtype)
+    if call.dlse is not None:
+        cotangent = cotangent, backend.asarray(call.dlse, dtype=inside(call.dtype))
+    return dict(zip(("dq", "dk", "dv"), pull(cotangent), strict=True))
 
 
 def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,7 +194,3 @@ def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _dtype(x: Array) -> str:
     return str(x.dtype).rpartition(".")[2]
-
-
-def _rounds_weights(q: Array) -> bool:
-    return any(kernel.rounds_weights for kernel in host_of(q).kernels)

@@ -57,6 +57,16 @@ def test_kept_entries_are_those_of_bernoulli_and_scaled(backend: Any, rate: floa
     assert np.all(np.abs(got - wanted) <= bounds.dropped(wanted, rate, "float32"))
 
 
+@pytest.mark.clause("DROPOUT-1", "DROPOUT-2")
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
+def test_a_rate_may_be_an_array(backend: Any, rate: float) -> None:
+    x, by_array = normal(1, 4, 7, 5), backend.asarray(np.array(rate, np.float32))
+    keep = oracle_random.bernoulli(oracle_random.key(3), 1 - rate, x.shape)
+    wanted = np.where(keep, x / (1 - rate), 0.0) if rate < 1 else np.zeros(x.shape)
+    allowed = bounds.dropped(wanted, rate, "float32") if 0 < rate < 1 else np.zeros(x.shape)
+    assert np.all(np.abs(drop(backend, x, by_array) - wanted) <= allowed)
+
+
 def half(backend: Any, dtype: str) -> None:
     x = normal(1, 4, 7, dtype=dtype)
     keep = oracle_random.bernoulli(oracle_random.key(3), 0.75, x.shape)

@@ -10,7 +10,11 @@ import pytest
 import attnspec
 from attnspec.errors import CacheError, DTypeError, OptionError, ShapeError
 
-from . import bounds
+from . import bounds, masks, oracle
+from .judges import near
+from .masks import Array
+from .problems import constant
+from .trials import Call
 
 
 def numbers(backend: Any, x: Any) -> Any:
@@ -23,19 +27,41 @@ def answer(backend: Any, q: Any, k: Any, dtype: str = "float32", **options: Any)
     return numbers(backend, attnspec.attention(*made, **options))[..., 0]
 
 
+def within(backend: Any, call: Call, got: Any) -> None:
+    """Against the oracle's answer to the call."""
+    exact = oracle.attention(call)
+    verdict = near("out", numbers(backend, got), exact.answer["out"], bounds.out(exact, call.dtype))
+    assert verdict.ok, verdict.message
+
+
+def two_keys(q: float, k: tuple[float, float], **options: Any) -> Call:
+    """The call that `answer` makes."""
+    rows = [np.array(x, np.float32) for x in ([[q, 0.0]], [[x, 0.0] for x in k], [[1.0], [3.0]])]
+    return Call(rows[0], rows[1], rows[2], **options)
+
+
+@pytest.mark.clause("SCORE-1")
+@pytest.mark.parametrize(("q", "k", "scale"), [
+    (1e-30, (1e-30, 2e-30), 1e60),
+    (1e35, (1e-36, 0.0), 10.0),
+])  # fmt: skip
+def test_any_finite_scale_gives_the_representable_score(
+    backend: Any, q: float, k: tuple[float, float], scale: float
+) -> None:
+    call = two_keys(q, k, scale=scale)
+    within(backend, call, attnspec.attention(*map(backend.asarray, (call.q, call.k, call.v)), scale=scale))
+
+
 @pytest.mark.clause("SCORE-1")
 @pytest.mark.parametrize(("q", "k", "scale", "wanted"), [
     (1.0, (0.0, 0.0), 1e300, 2.0),
-    (1e-30, (1e-30, 2e-30), 1e60, 1 / (1 + np.e) + 3 * np.e / (1 + np.e)),
     (1e38, (1e38, 0.0), 1e-40, 1.0),
-    (1e35, (1e-36, 0.0), 10.0, 1 / (1 + np.e**-1) + 3 * np.e**-1 / (1 + np.e**-1)),
     (-1.0, (1e30, 0.0), 1e200, 3.0),
 ])  # fmt: skip
-def test_any_finite_scale_gives_the_representable_score(
+def test_a_scale_out_of_range_leaves_one_key_or_all(
     backend: Any, q: float, k: tuple[float, float], scale: float, wanted: float
 ) -> None:
-    got = answer(backend, [[q, 0.0]], [[x, 0.0] for x in k], scale=scale)
-    assert np.all(np.abs(got - wanted) <= 3 * bounds.UNIT["float32"] * 16), got
+    assert np.array_equal(answer(backend, [[q, 0.0]], [[x, 0.0] for x in k], scale=scale), [wanted])
 
 
 @pytest.mark.clause("SCORE-2")
@@ -45,10 +71,11 @@ def test_a_huge_scale_does_not_overflow_before_the_product(backend: Any) -> None
 
 
 @pytest.mark.clause("SCORE-4")
-@pytest.mark.parametrize(("softcap", "wanted"), [(1e300, 1 / (1 + np.e) + 3 * np.e / (1 + np.e)), (1e-50, 2.0)])
-def test_a_softcap_out_of_range_caps_nothing_or_everything(backend: Any, softcap: float, wanted: float) -> None:
-    got = answer(backend, [[1.0]], [[0.0], [1.0]], scale=1.0, softcap=softcap)
-    assert np.all(np.abs(got - wanted) <= 3 * bounds.UNIT["float32"] * 8), got
+@pytest.mark.parametrize("softcap", [1e300, 1e-50])
+def test_a_softcap_out_of_range_caps_nothing_or_everything(backend: Any, softcap: float) -> None:
+    call = two_keys(1.0, (0.0, 1.0), scale=1.0, softcap=softcap)
+    made = map(backend.asarray, (call.q, call.k, call.v))
+    within(backend, call, attnspec.attention(*made, scale=1.0, softcap=softcap))
 
 
 @pytest.mark.clause("SCORE-1")
@@ -81,8 +108,11 @@ def test_alibi_slopes_in_half_precision_keep_every_distance_apart(backend: Any) 
     q, k = (backend.asarray(np.zeros((n, 1), np.float32)) for n in (1, K))
     bias = attnspec.alibi(backend.asarray([1.0], dtype="float16"))
     far = attnspec.attention_with_lse(q, k, k, bias=bias, mask=~attnspec.padding(K - 2))[1]
-    wanted = np.logaddexp(-(K - 2.0), -(K - 1.0))
-    assert np.abs(numbers(backend, far) - wanted)[0] <= 2 * bounds.UNIT["float32"] * K
+    distance: Array = -np.arange(K, dtype=np.float32)
+    seen, zeros = masks.Dense(distance <= 2 - K), constant(0, K, 1)
+    exact = oracle.attention(Call(zeros[:1], zeros, zeros, bias=distance, mask=seen))
+    verdict = near("lse", numbers(backend, far), exact.answer["lse"], bounds.lse(exact, "float32"))
+    assert verdict.ok, verdict.message
 
 
 @pytest.mark.clause("MASK-4")
@@ -124,14 +154,6 @@ def test_a_constant_row_gives_beta_whatever_eps(backend: Any, value: float) -> N
         assert np.array_equal(numbers(backend, attnspec.layer_norm(x, ones, b, eps=eps)), np.stack([beta, beta]))
 
 
-@pytest.mark.clause("NORM-1")
-@pytest.mark.parametrize("size", [1e38, 1e20, 1.0, 1e-20, 1e-35])
-def test_norms_do_not_depend_on_the_size_of_a_row_without_eps(backend: Any, size: float) -> None:
-    x = backend.asarray(np.asarray([[1.0, -1.0, 1.0, -1.0]]) * size, dtype="float32")
-    for y in (attnspec.layer_norm(x, eps=0.0), attnspec.rms_norm(x, eps=0.0)):
-        assert np.all(np.abs(numbers(backend, y) - [[1, -1, 1, -1]]) <= 8 * bounds.UNIT["float32"])
-
-
 @pytest.mark.clause("MULTIHEAD-4")
 def test_a_length_that_can_be_looked_at_is_checked(backend: Any) -> None:
     one = backend.asarray(np.ones((2, 3, 1, 4), np.float32))
@@ -143,25 +165,6 @@ def test_a_length_that_can_be_looked_at_is_checked(backend: Any) -> None:
         )
         with pytest.raises((CacheError, ShapeError)):
             cache.append(one, one)
-
-
-@pytest.mark.clause("MULTIHEAD-3")
-def test_outputs_and_weights_with_a_cache_are_the_rows_of_one_call(backend: Any) -> None:
-    like = backend.asarray(np.zeros(1, np.float32))
-    params = attnspec.MultiHeadParams.init(
-        attnspec.random.key(3), model_width=12, heads=6, kv_heads=2, head_width=4, value_width=5, like=like
-    )
-    x = attnspec.random.normal(attnspec.random.key(4), (2, 5, 12), like=like)
-    cache = attnspec.Cache.of(params, capacity=7, lead=(2,))
-    _, cache = attnspec.multi_head_attention_with_cache(params, x[:, :3, :], cache)
-    for step, once in (
-        (attnspec.multi_head_outputs_with_cache, attnspec.multi_head_outputs),
-        (attnspec.multi_head_weights_with_cache, attnspec.multi_head_weights),
-    ):
-        rows, _ = step(params, x[:, 3:, :], cache)
-        wanted = numbers(backend, once(params, x, mask=attnspec.causal()))[..., 3:, :]
-        assert rows.shape == wanted.shape
-        assert np.all(np.abs(numbers(backend, rows) - wanted) <= 64 * bounds.UNIT["float32"] * np.abs(wanted).max())
 
 
 @pytest.mark.clause("ERROR-1")
@@ -223,12 +226,11 @@ def test_buckets_of_relative_distances_begin_where_the_logarithm_says(
 @pytest.mark.clause("PATH-1")
 @pytest.mark.needs("jit")
 def test_arrays_of_a_closure_are_as_good_as_arguments(backend: Any) -> None:
-    x = backend.asarray(np.asarray([[[0.1], [0.7], [-0.3]]], np.float32))
-    mask = backend.asarray(np.asarray([[True, False, True]] * 3))
-    calls: list[tuple[Any, Any]] = [
-        (backend.asarray(np.asarray(0.5, np.float32)), lambda s: attnspec.attention(x, x, x, scale=s)),
-        (mask, lambda m: attnspec.attention(x, x, x, mask=m)),
+    rows, seen = np.asarray([[[0.1], [0.7], [-0.3]]], np.float32), np.asarray([[True, False, True]] * 3)
+    call, x = Call(rows, rows, rows), backend.asarray(rows)
+    calls: list[tuple[Call, Any, Any]] = [
+        (call.but(scale=0.5), np.asarray(0.5, np.float32), lambda s: attnspec.attention(x, x, x, scale=s)),
+        (call.but(mask=masks.Dense(seen)), seen, lambda m: attnspec.attention(x, x, x, mask=m)),
     ]
-    for argument, function in calls:
-        got, wanted = numbers(backend, backend.jit(function)(argument)), numbers(backend, function(argument))
-        assert np.all(np.abs(got - wanted) <= 16 * bounds.UNIT["float32"])
+    for asked, argument, function in calls:
+        within(backend, asked, backend.jit(function)(backend.asarray(argument)))

@@ -10,6 +10,11 @@ import pytest
 import attnspec
 from attnspec.errors import AttnspecError, DTypeError, MaskError, OptionError, ShapeError
 
+from . import bounds, oracle
+from .judges import near
+from .problems import constant
+from .trials import Call
+
 
 @pytest.fixture
 def x(backend: Any) -> Any:
@@ -53,11 +58,34 @@ def test_a_foreign_rule_has_tiles_of_its_kind(backend: Any, x: Any) -> None:
     floats, bools = Ones(backend.xp.float32), Ones(backend.xp.bool)
     plain = np.asarray(backend.to_numpy(attnspec.attention(x, x, x)))
     assert np.array_equal(backend.to_numpy(attnspec.attention(x, x, x, mask=bools)), plain)
-    assert np.all(np.abs(backend.to_numpy(attnspec.attention(x, x, x, bias=floats)) - plain) <= 2.0**-22)
+    ones = constant(1, 2, 3, 4, 8)
+    exact = oracle.attention(Call(ones, ones, ones, bias=constant(1, 1, 1)))
+    biased = np.asarray(backend.to_numpy(attnspec.attention(x, x, x, bias=floats)))
+    verdict = near("out", biased, exact.out, bounds.out(exact, "float32"))
+    assert verdict.ok, verdict.message
     with pytest.raises(MaskError, match="float32"):
         attnspec.attention(x, x, x, mask=floats)
     with pytest.raises(DTypeError, match="bool"):
         attnspec.attention(x, x, x, bias=bools)
+
+
+@pytest.mark.clause("MASK-4")
+def test_a_foreign_rule_is_told_which_rows_it_is_asked_about(backend: Any, x: Any) -> None:
+    class Same:
+        """A query sees the key at its own position."""
+
+        def tile(self, q: Any, k: Any, /, *, xp: Any, device: Any) -> Any:
+            return q.index[:, None] == k.index[None, :]
+
+        def status(self, q: Any, k: Any, /) -> str:
+            return "none" if q.bounds[0] >= k.bounds[1] or k.bounds[0] >= q.bounds[1] else "some"
+
+    v = backend.asarray(np.arange(192, dtype=np.float32).reshape(2, 3, 4, 8))
+    got = backend.to_numpy(attnspec.attention(x, x, v, mask=Same(), q_positions=range(2, 6)))
+    np.testing.assert_array_equal(got[..., :2, :], backend.to_numpy(v)[..., 2:, :])
+    np.testing.assert_array_equal(got[..., 2:, :], 0)
+    far = attnspec.attention(x, x, v, mask=Same(), q_positions=range(9, 13))
+    np.testing.assert_array_equal(backend.to_numpy(far), 0)
 
 
 @pytest.mark.clause("MASK-2")

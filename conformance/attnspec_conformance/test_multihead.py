@@ -104,8 +104,9 @@ def test_the_scale_is_of_the_head_width(backend: Any) -> None:
     x = constant(0, 2, 16)
     x[0] = 1
     wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), nothing(), U)["heads"]
-    assert abs(wanted.exact[2, 0, 0] - 0.8807970779778823) < 1e-12
-    close(backend, "heads", attnspec.multi_head_outputs(parameters(backend, arrays), backend.asarray(x)), wanted)
+    heads = attnspec.multi_head_outputs(parameters(backend, arrays), backend.asarray(x))
+    close(backend, "heads", heads, wanted)
+    close(backend, "head", heads[2, 0, :1], Value(np.array([0.8807970779778823]), wanted.error[2, 0, :1]))
 
 
 @pytest.mark.clause("MULTIHEAD-1", "ERROR-1")
@@ -209,6 +210,21 @@ def test_prefill_and_any_split_of_steps_equal_one_causal_call(
     np.testing.assert_array_equal(lengths, 7)
 
 
+@pytest.mark.clause("MULTIHEAD-3")
+def test_outputs_and_weights_with_a_cache_are_the_rows_of_one_call(backend: Any) -> None:
+    arrays, x = weights_of(SIZES["grouped"]), normal(1, 2, 5, 10)
+    params = parameters(backend, arrays)
+    wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), nothing(mask=masks.Causal()), U)
+    first, then = (backend.asarray(np.ascontiguousarray(part)) for part in (x[:, :3], x[:, 3:]))
+    _, cache = attnspec.multi_head_attention_with_cache(params, first, attnspec.Cache.of(params, capacity=7, lead=(2,)))
+    for name, step in (
+        ("heads", attnspec.multi_head_outputs_with_cache),
+        ("weights", attnspec.multi_head_weights_with_cache),
+    ):
+        rows, _ = step(params, then, cache)
+        close(backend, name, rows, Value(wanted[name].exact[..., 3:, :], wanted[name].error[..., 3:, :]))
+
+
 @pytest.mark.clause("MULTIHEAD-4")
 def test_the_unwritten_rows_of_a_cache_are_never_read(backend: Any) -> None:
     """NL-02: Lightning-AI/litgpt#2248. Poison in the tail; the lengths are arrays, one for each batch."""
@@ -223,6 +239,23 @@ def test_the_unwritten_rows_of_a_cache_are_never_read(backend: Any) -> None:
         y, cache = attnspec.multi_head_attention_with_cache(params, part, cache)
         close(backend, "y", y, Value(wanted.exact[:, start:stop], wanted.error[:, start:stop]))
     np.testing.assert_array_equal(backend.to_numpy(cache.length), [4, 4])
+
+
+@pytest.mark.clause("MULTIHEAD-4")
+def test_every_item_of_a_batch_decodes_at_its_own_length(backend: Any) -> None:
+    """Two rows of the first item are written, none of the second; what lies behind a length is never read."""
+    arrays, x, lengths = weights_of(SIZES["grouped"]), normal(1, 2, 5, 10), np.array([2, 0], np.int32)
+    params = parameters(backend, arrays)
+    wanted = oracle_layers.multi_head(arrays, Value.given(x), Value.given(x), nothing(mask=masks.Causal()), U)["y"]
+    first = backend.asarray(np.ascontiguousarray(x[:, :2]))
+    _, cache = attnspec.multi_head_attention_with_cache(params, first, attnspec.Cache.of(params, capacity=6, lead=(2,)))
+    cache = attnspec.Cache(cache.k, cache.v, backend.asarray(lengths))
+    rows = backend.asarray(np.stack([x[item, start : start + 3] for item, start in enumerate(lengths)]))
+    y, cache = attnspec.multi_head_attention_with_cache(params, rows, cache)
+    for item, start in enumerate(lengths):
+        here = np.s_[item, start : start + 3]
+        close(backend, "y", y[item, ...], Value(wanted.exact[here], wanted.error[here]))
+    np.testing.assert_array_equal(backend.to_numpy(cache.length), [5, 3])
 
 
 @pytest.mark.clause("MULTIHEAD-4", "ERROR-1")

@@ -51,9 +51,9 @@ def test_layer_norm_is_its_definition(backend: Any, shape: tuple[int, ...]) -> N
 def test_the_variance_is_the_populations_and_eps_is_inside_the_root(backend: Any) -> None:
     """NO-01: harvardnlp/annotated-transformer#119. Width 2 tells the variances apart, a small variance the eps."""
     x = np.array([0, 2], np.float32)
-    wanted = oracle_layers.layer_norm(Value.given(x), None, None, 1e-5, UNIT["float32"])
-    assert np.all(np.abs(wanted.exact - np.array([-0.9999950000374997, 0.9999950000374997])) < 1e-12)
-    compare(backend, attnspec.layer_norm(backend.asarray(x), eps=1e-5), wanted)
+    literal = np.array([-0.9999950000374997, 0.9999950000374997])
+    allowed = oracle_layers.layer_norm(Value.given(x), None, None, 1e-5, UNIT["float32"]).error
+    compare(backend, attnspec.layer_norm(backend.asarray(x), eps=1e-5), Value(literal, allowed))
     spread = rounded(1e-2 * np.array([[1, -1, 1, -1], [1, 1, -1, -1]]), "float32")
     for eps in (1e-12, 1e-6, 1e-4, 1e-2, 1.0):
         check_layer_norm(backend, spread, eps=eps, affine=False)
@@ -64,11 +64,9 @@ def test_a_large_mean_does_not_cancel_the_variance(backend: Any) -> None:
     """NO-02: tracel-ai/burn#5607."""
     x = (1000 + np.arange(16) * 1e-3).astype(np.float32)
     check_layer_norm(backend, x, affine=False)
-    got = plain(backend, attnspec.layer_norm(backend.asarray(x)))
     literal = np.array([-1.3415077616349704, -1.166825163985656, -0.9812249039832591])
-    wanted = oracle_layers.layer_norm(Value.given(x), None, None, 1e-5, UNIT["float32"])
-    assert np.all(np.abs(wanted.exact[:3] - literal) < 1e-12)
-    assert np.all(np.abs(got[:3] - literal) <= wanted.error[:3])
+    allowed = oracle_layers.layer_norm(Value.given(x), None, None, 1e-5, UNIT["float32"]).error
+    compare(backend, attnspec.layer_norm(backend.asarray(x))[:3], Value(literal, allowed[:3]))
     for offset in (1e2, -1e3, 1e4):
         check_layer_norm(backend, rounded(normal(3, 4, 32) + offset, "float32"))
 
@@ -113,26 +111,70 @@ def test_float64_stays_float64(backend: Any) -> None:
 def test_a_non_finite_entry_spoils_its_own_row_only(backend: Any) -> None:
     x = normal(7, 3, 8)
     x[1, 2] = np.inf
-    got = plain(backend, attnspec.layer_norm(backend.asarray(x)))
-    assert np.isnan(got[1]).any()
-    assert np.isfinite(got[[0, 2]]).all()
+    for function in (attnspec.layer_norm, attnspec.rms_norm):
+        got = plain(backend, function(backend.asarray(x)))
+        assert np.isnan(got[1]).any()
+        assert np.isfinite(got[[0, 2]]).all()
 
 
 @pytest.mark.clause("NORM-1")
 @pytest.mark.parametrize("eps", [1e-5, 0.1])
 def test_rms_norm_is_its_definition(backend: Any, eps: float) -> None:
     x, gamma = normal(1, 2, 3, 16), normal(2, 16)
-    got = attnspec.rms_norm(backend.asarray(x), backend.asarray(gamma), eps=eps)
-    compare(backend, got, oracle_layers.rms_norm(Value.given(x), gamma, eps, UNIT["float32"]))
+    made = backend.asarray(x), backend.asarray(gamma)
+    wanted = oracle_layers.rms_norm(Value.given(x), gamma, eps, UNIT["float32"])
+    compare(backend, attnspec.rms_norm(*made, eps=eps), wanted)
+    if eps == 1e-5:
+        compare(backend, attnspec.rms_norm(*made), wanted)
+
+
+@pytest.mark.clause("NORM-1")
+@pytest.mark.needs("float64")
+def test_gain_and_offset_may_be_wider_than_the_rows(backend: Any) -> None:
+    x, gamma, beta = normal(1, 3, 8), *(normal(n, 8, dtype="float64") for n in (2, 3))
+    made = [backend.asarray(a, dtype="float64") for a in (gamma, beta)]
+    wanted = oracle_layers.layer_norm(Value.given(x), gamma, beta, 1e-5, UNIT["float32"])
+    rounding = UNIT["float32"] * (np.abs(wanted.exact - beta) + np.abs(beta))
+    compare(backend, attnspec.layer_norm(backend.asarray(x), *made), Value(wanted.exact, wanted.error + rounding))
+
+
+@pytest.mark.clause("NORM-1")
+def test_rows_of_one_entry_and_of_none(backend: Any) -> None:
+    one = backend.asarray(np.array([[2.0**70], [-3.0], [2.0**-70]], np.float32))
+    np.testing.assert_array_equal(plain(backend, attnspec.layer_norm(one)), np.zeros((3, 1)))
+    np.testing.assert_array_equal(plain(backend, attnspec.rms_norm(one, eps=0.0)), [[1], [-1], [1]])
+    none = backend.asarray(np.zeros((3, 0), np.float32))
+    for y in (attnspec.layer_norm(none), attnspec.rms_norm(none)):
+        assert tuple(y.shape) == (3, 0)
+        assert y.dtype == none.dtype
+
+
+@pytest.mark.clause("NORM-1")
+@pytest.mark.parametrize("exponent", [-110, -70, 70, 125])
+def test_rows_out_of_the_range_of_squares_are_normed_as_others(backend: Any, exponent: int) -> None:
+    """Without eps a power of two changes no bit; with it the row is judged as any other."""
+    x = normal(3, 4, 8)
+    far = x * np.float32(2.0**exponent)
+    for function in (attnspec.layer_norm, attnspec.rms_norm):
+        near_one, scaled = (plain(backend, function(backend.asarray(a), eps=0.0)) for a in (x, far))
+        np.testing.assert_array_equal(scaled, near_one)
+    check_layer_norm(backend, far, affine=False)
+    wanted = oracle_layers.rms_norm(Value.given(far), None, 1e-5, UNIT["float32"])
+    compare(backend, attnspec.rms_norm(backend.asarray(far), eps=1e-5), wanted)
 
 
 @pytest.mark.clause("NORM-1", "ERROR-1")
 def test_norms_refuse_what_does_not_fit(backend: Any) -> None:
     x = backend.asarray(normal(1, 2, 5))
-    with pytest.raises(ShapeError, match=r"\(4,\).*5"):
-        attnspec.layer_norm(x, backend.asarray(normal(2, 4)))
+    short = backend.asarray(normal(2, 4))
+    with pytest.raises(ShapeError, match=r"^gamma has shape \(4,\); \(M,\) = \(5,\)"):
+        attnspec.layer_norm(x, short)
+    with pytest.raises(ShapeError, match=r"^beta has shape \(4,\); \(M,\) = \(5,\)"):
+        attnspec.layer_norm(x, None, short)
+    with pytest.raises(ShapeError, match=r"^gamma has shape \(4,\)"):
+        attnspec.rms_norm(x, short)
     for eps in (-1e-5, float("nan"), float("inf")):
-        with pytest.raises(OptionError, match="eps"):
+        with pytest.raises(OptionError, match="^eps="):
             attnspec.layer_norm(x, eps=eps)
     with pytest.raises(DTypeError, match="int32"):
         attnspec.layer_norm(backend.asarray(np.ones((2, 5), np.int32)))
@@ -147,15 +189,13 @@ def test_the_two_orders_are_two_functions(backend: Any) -> None:
     post = attnspec.add_and_norm(made, 2 * made + moved)
     literal = np.array([-1.137539199570951, -0.4095141118455424, -0.04550156798283804, 1.5925548793993314])
     wanted = oracle_layers.layer_norm(Value.given(3 * x + shift), None, None, 1e-5, u)
-    assert np.all(np.abs(wanted.exact - literal) < 1e-12)
-    compare(backend, post, wanted)
+    compare(backend, post, Value(literal, wanted.error))
     pre = attnspec.pre_norm(made, lambda t: 2 * t + moved)
     literal = np.array([-1.138086880891747, 1.9309565595541265, 3.0, 9.20713032133762])
     inner = oracle_layers.layer_norm(Value.given(x), None, None, 1e-5, u)
     doubled = oracle_layers.add(Value(2 * inner.exact, 2 * inner.error), Value.given(shift), u)
     wanted = oracle_layers.add(Value.given(x), doubled, u)
-    assert np.all(np.abs(wanted.exact - literal) < 1e-12)
-    compare(backend, pre, wanted)
+    compare(backend, pre, Value(literal, wanted.error))
 
 
 @pytest.mark.clause("NORM-2")
@@ -171,6 +211,17 @@ def test_dropout_acts_on_the_sublayer_before_the_sum(backend: Any) -> None:
     compare(backend, post, oracle_layers.layer_norm(summed, gamma, beta, 1e-5, u))
     pre = attnspec.pre_norm(arrays[0], lambda _: arrays[1], dropout=option)
     compare(backend, pre, summed)
+
+
+@pytest.mark.clause("NORM-2")
+@pytest.mark.needs("float16")
+def test_the_sum_is_not_rounded_to_half_on_its_way_into_the_norm(backend: Any) -> None:
+    """Beside 1024 half precision has no fractions."""
+    x, y = constant(1024, 3, 8).astype(np.float16), normal(2, 3, 8, dtype="float16")
+    u = UNIT["float32"]
+    summed = oracle_layers.add(Value.given(x), Value.given(y), u)
+    got = attnspec.add_and_norm(backend.asarray(x), backend.asarray(y))
+    compare(backend, got, oracle_layers.layer_norm(summed, None, None, 1e-5, u), "float16")
 
 
 @pytest.mark.clause("NORM-2", "ERROR-1")

@@ -74,6 +74,16 @@ def test_bernoulli_is_uniform_below_p(backend: Any, p: float) -> None:
     np.testing.assert_array_equal(drawn, oracle_random.bernoulli(oracle_random.key(3), p, (5, 41)))
 
 
+def test_an_entry_at_the_probability_itself_is_not_drawn(backend: Any) -> None:
+    """u < p, and not u <= p: p is a number that the draw holds."""
+    u = oracle_random.uniform(oracle_random.key(3), (5, 41))
+    p = float(u[2, 7])
+    for given in (p, backend.asarray(np.array(p, np.float32))):
+        drawn = backend.to_numpy(random.bernoulli(random.key(3), given, (5, 41), like=backend.like))
+        np.testing.assert_array_equal(drawn, u < np.float32(p))
+        assert not drawn[2, 7]
+
+
 def test_a_probability_may_be_an_array(backend: Any) -> None:
     p = backend.asarray(np.array(0.3, np.float32))
     drawn = backend.to_numpy(random.bernoulli(random.key(4), p, (5, 41), like=backend.like))

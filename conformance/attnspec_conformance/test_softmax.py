@@ -89,6 +89,17 @@ def test_large_and_small_scores_merge_without_overflow(backend: Any) -> None:
     compare(backend, call, attnspec.merge_attention(parts), 3)
 
 
+@pytest.mark.clause("SOFTMAX-5", "SOFTMAX-1")
+def test_an_infinite_part_makes_its_row_nan_without_a_warning(backend: Any) -> None:
+    out, lse = (np.array(x) for x in (normal(1, 6, 5, 3), normal(2, 6, 5)))
+    lse[2, 3] = np.inf
+    parts = [tuple(map(backend.asarray, (out, lse)))] * 2
+    merged = [np.asarray(backend.to_numpy(x)) for x in attnspec.merge_attention(parts)]
+    wanted = np.isinf(lse)
+    np.testing.assert_array_equal(np.isnan(merged[0]), np.repeat(wanted[..., None], 3, axis=-1))
+    np.testing.assert_array_equal(np.isnan(merged[1]), wanted)
+
+
 @pytest.mark.clause("SOFTMAX-5")
 @pytest.mark.needs("float16")
 def test_parts_in_half_precision_merge_in_float32(backend: Any) -> None:
@@ -98,6 +109,16 @@ def test_parts_in_half_precision_merge_in_float32(backend: Any) -> None:
     assert str(out.dtype).endswith("float16")
     assert str(lse.dtype).endswith("float32")
     compare(backend, call, (out, lse), 2)
+
+
+@pytest.mark.clause("SOFTMAX-5")
+@pytest.mark.needs("float16")
+def test_parts_that_all_say_the_same_merge_to_just_that(backend: Any) -> None:
+    """Every key has the same value. The shares sum to 1 within float32, far closer than the last place of float16."""
+    call, value = problem(2, dtype="float16", want="lse"), normal(3, 1, 40, dtype="float16")
+    call = call.but(v=np.ascontiguousarray(np.broadcast_to(value, (2, 6, 7, 40))))
+    out, _ = attnspec.merge_attention(parts_of(backend, call, (0, 1, 3, 4, 7)))
+    np.testing.assert_array_equal(backend.to_numpy(out), np.broadcast_to(value, (2, 6, 5, 40)))
 
 
 @pytest.mark.clause("SOFTMAX-5", "ERROR-1")

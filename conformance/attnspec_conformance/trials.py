@@ -14,7 +14,7 @@ from typing import Any, Literal
 from .clauses import CLAUSES
 from .masks import Array, Dropout, Mask
 
-Want = Literal["out", "lse", "weights"]
+Want = Literal["out", "lse", "weights", "gradients"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,10 @@ class Call:
     """One question: plain NumPy arrays and options. Values are representable in `dtype`; a subject casts to it.
 
     want
-        "out"; "lse", which is out and lse; or "weights".
+        "out"; "lse", which is out and lse; "weights"; or "gradients", which is dq, dk and dv of
+        sum(dout * out) + sum(dlse * lse).
+    dout, dlse
+        The cotangents where gradients are asked for; without dlse, lse is not asked for.
     bias_dtype
         The dtype of bias where it is not that of q, k and v.
     layout
@@ -41,6 +44,8 @@ class Call:
     dropout: Dropout | None = None
     q_positions: range | Array | None = None
     k_positions: range | Array | None = None
+    dout: Array | None = None
+    dlse: Array | None = None
     want: Want = "out"
     dtype: str = "float32"
     bias_dtype: str | None = None
@@ -58,33 +63,49 @@ class Result:
 
     Half-precision answers may come widened, so `dtype` says what they were. `rounds_weights`: the subject says that
     it rounds the weights once to a half-precision dtype (PATH-2). `untouched` is False if an input was written to.
+    `own_words`: the subject speaks for itself, so its refusal is judged for being one and not for its text.
+    `lacks` names parts that were asked for and that the subject does not give; they are not judged. `base_two`: lse was
+    a logarithm to base 2 and was converted, which rounds it twice more.
     """
 
     out: Array | None = None
     lse: Array | None = None
     weights: Array | None = None
+    dq: Array | None = None
+    dk: Array | None = None
+    dv: Array | None = None
     dtype: str = ""
     lse_dtype: str = ""
     error: str | None = None
     message: str = ""
     rounds_weights: bool = False
     untouched: bool = True
+    own_words: bool = False
+    base_two: bool = False
+    lacks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the results keep the promise; the message has the error beside its bound."""
+    """Whether the results keep the promise; the message has the error beside its bound.
+
+    `worst` is the greatest error as a fraction of its bound: 0 where nothing was measured, infinity where a number is
+    missing or stands where none may be off. `vacuous`: the subject gives none of the parts that are judged.
+    """
 
     ok: bool
     message: str = ""
+    worst: float = 0.0
+    vacuous: bool = False
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Calls, and who judges the results of all of them together."""
+    """Calls, and who judges the results of all of them together; `clauses` where it judges others than its law."""
 
     calls: tuple[Call, ...]
     judge: Callable[[tuple[Result, ...]], Verdict]
+    clauses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,14 @@ def backend(root: Path, name: str, capabilities: tuple[str, ...] = ("known_shape
     )
 
 
-def python(*args: str, paths: tuple[Path, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
+def python(
+    *args: str, paths: tuple[Path, ...] = (), cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run Python with these folders before all that this process imports from."""
     found = os.pathsep.join([*map(str, paths), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", **variables}
     return subprocess.run(
-        [sys.executable, *args], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *args], env=environment, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -57,10 +59,10 @@ def code(text: str, paths: tuple[Path, ...] = (), **variables: str) -> str:
     return done.stdout.strip()
 
 
-def suite(root: Path, *args: str, name: str = "fake", **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest with the plug-in on a backend of `root`."""
+def suite(root: Path, *args: str, name: str | None = "fake", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest with the plug-in on a backend of `root`, or without naming one."""
     plugin = ("-m", "pytest", "-p", "attnspec_conformance.plugin", "-p", "no:cacheprovider", "-q", "-rsxX")
     ini = root / "empty.ini"
     ini.write_text("[pytest]\n")
-    options = ("-c", str(ini), "--rootdir", str(root), "--attnspec-backend", name)
+    options = ("-c", str(ini), "--rootdir", str(root), *(("--attnspec-backend", name) if name else ()))
     return python(*plugin, *options, *args, paths=(root,), **variables)

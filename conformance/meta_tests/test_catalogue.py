@@ -1,4 +1,4 @@
-"""The suite judged: each wrong implementation is failed by the clause it breaks, and a faultless one by none."""
+"""The suite judged: each wrong attention is failed by the clause it breaks, and a faultless one by none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from attnspec_conformance.subjects import judge
 
 def failures(subject, law):
     verdicts, _ = judge(law, subject)
-    assert verdicts or not law.needs <= subject.capabilities
+    assert law.needs <= subject.capabilities
+    assert verdicts
     return [verdict.message for _, verdict in verdicts if not verdict.ok]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from textwrap import dedent
 
 import pytest
+from attnspec_conformance.clauses import CLAUSES
 from distributions import backend, suite
 
 TESTS = """
@@ -38,13 +40,67 @@ def run(root, *args, tests=TESTS, known=None):
     return suite(root, str(root / "test_some.py"), *args)
 
 
-def test_the_end_of_a_run_says_what_was_judged(root):
+def test_the_end_of_a_run_says_what_became_of_each_clause(root):
     done = run(root)
     assert done.returncode == 1
-    assert re.search(r"fake: 2 judged, 1 failed, \d+ not judged", done.stdout)
+    of = len(CLAUSES)
+    assert f"fake: 1 passed, 1 failed, 0 known, 1 unsupported, {of - 3} not judged, of {of} clauses" in done.stdout
     assert "failed: NORM-2" in done.stdout
-    assert re.search(r"not judged: .*MASK-1", done.stdout)
+    assert "unsupported: MASK-1" in done.stdout
+    assert re.search(r"not judged: .*MASK-6b \(E\)", done.stdout)
     assert "fake does not declare vmap" in done.stdout
+    known = run(root, known='[test_fails]\nkind = "todo"\nreason = "not yet"\n')
+    assert "known: NORM-2" in known.stdout
+    never = run(root, known='[test_fails]\nkind = "never"\nreason = "another design"\n')
+    assert "known: NORM-2" in never.stdout
+
+
+def test_the_clauses_and_the_level_that_are_asked_about_choose_the_tests(root):
+    extended = (
+        TESTS
+        + """
+    @pytest.mark.clause("MASK-6b", "NORM-1")
+    def test_extended(backend):
+        pass
+"""
+    )
+    norms = run(root, "--attnspec-clause", "NORM", tests=extended)
+    assert "1 failed, 2 passed, 1 deselected" in norms.stdout
+    assert "of 2 clauses" in norms.stdout
+    one = run(root, "--attnspec-clause", "NORM-1", "--attnspec-level", "required", tests=extended)
+    assert "2 passed, 2 deselected" in one.stdout
+    assert "1 passed, 1 skipped, 2 deselected" in run(root, "--attnspec-clause", "MASK", tests=extended).stdout
+    assert "1 passed, 3 deselected" in run(root, "--attnspec-level", "extended", tests=extended).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--attnspec-clause", "MASK-9"), "no clause 'MASK-9'; there are SHAPE-1, "),
+        (("--attnspec-level", "desired"), "no level 'desired'; choose one of required, extended"),
+        (("--attnspec-clause", "NORM-1", "--attnspec-level", "extended"), "none of NORM-1 is EXTENDED"),
+        (("--attnspec-subject", "nowhere:attention"), "nowhere"),
+    ],
+)
+def test_an_option_that_means_nothing_stops_the_run(root, arguments, says):
+    done = run(root, *arguments)
+    assert done.returncode == 4
+    assert says in done.stderr
+
+
+def test_the_report_of_a_run_is_written_to_files(root):
+    done = run(root, "--attnspec-json", str(root / "a.json"), "--attnspec-html", str(root / "a.html"))
+    assert done.returncode == 1
+    document = json.loads((root / "a.json").read_text("utf-8"))
+    (report,) = document["reports"]
+    outcomes = {entry["law"]: entry["outcome"] for entry in report["entries"]}
+    assert outcomes == {
+        "test_some::test_passes[fake]": "passed",
+        "test_some::test_fails[fake]": "failed",
+        "test_some::test_needs[fake]": "unsupported",
+    }
+    assert not document["conforms"]
+    assert "NORM-2" in (root / "a.html").read_text("utf-8")
 
 
 def test_arrays_are_made_on_the_device_that_was_asked_for(root):
@@ -163,3 +219,48 @@ def test_a_backend_that_does_not_load_is_named(root):
     done = suite(root, "--pyargs", "attnspec_conformance", name="nowhere")
     assert done.returncode == 4
     assert "nowhere" in done.stderr
+
+
+KERNELS = """
+    import attnspec
+
+    def right(q, k, v, *, mask=None, scale=None):
+        return attnspec.attention(q, k, v, mask=mask, scale=scale)
+
+    def inverted(q, k, v, *, mask=None, scale=None):
+        return right(q, k, v, mask=mask if mask is None else ~attnspec.as_mask(mask), scale=scale)
+"""
+
+
+def test_a_foreign_subject_is_held_to_the_laws_alone(root):
+    (root / "kernels.py").write_text(dedent(KERNELS))
+    law = ("--pyargs", "attnspec_conformance", "--attnspec-clause", "MASK-1", "-rA")
+    wrong = suite(root, "--attnspec-subject", "kernels:inverted", *law, name=None)
+    assert wrong.returncode == 1
+    assert "FAILED" in wrong.stdout
+    assert "kernels:inverted-true_means_may_attend" in wrong.stdout
+    assert re.search(r"kernels:inverted: 0 passed, 1 failed, .* of 1 clauses", wrong.stdout)
+    right = suite(root, "--attnspec-subject", "kernels:right", *law, name=None)
+    assert right.returncode == 0, right.stdout
+    assert "test_misuse" not in right.stdout
+    assert re.search(r"kernels:right: 1 passed, 0 failed, .* of 1 clauses", right.stdout)
+
+
+def test_a_foreign_subject_beside_a_backend_leaves_each_its_own(root):
+    (root / "kernels.py").write_text(dedent(KERNELS))
+    law = ("--pyargs", "attnspec_conformance", "--attnspec-clause", "MASK-1")
+    done = suite(root, "--attnspec-subject", "kernels:inverted", *law)
+    assert re.search(r"fake: 1 passed, 0 failed", done.stdout)
+    assert re.search(r"kernels:inverted: 0 passed, 1 failed", done.stdout)
+
+
+def test_a_star_import_brings_the_suite_into_tests_of_ones_own(root):
+    (root / "test_theirs.py").write_text(
+        "from attnspec_conformance.test_laws import *\nfrom attnspec_conformance.test_norm import *\n"
+    )
+    asked = ("--attnspec-clause", "NORM-2", "--attnspec-clause", "MASK-1")
+    done = suite(root, str(root / "test_theirs.py"), *asked, "-rA")
+    assert done.returncode == 0, done.stdout
+    assert "fake-true_means_may_attend" in done.stdout
+    assert "test_theirs.py::test_the_two_orders_are_two_functions" in done.stdout
+    assert re.search(r"fake: 2 passed, 0 failed, .* of 2 clauses", done.stdout)

@@ -124,9 +124,12 @@ def a_window_is_inclusive_on_both_sides() -> Iterator[Trial]:
 @law("MASK-4")
 def positions_move_the_rules_with_the_rows() -> Iterator[Trial]:
     q_positions, k_positions = np.array([9, 3, 4, 8, 0], INT), np.array([0, 8, 2, 3, 9, 5, 1], INT)
+    moved = {"q_positions": q_positions, "k_positions": k_positions}
     for mask in (masks.Causal(), masks.Window(2, 1), masks.Both(masks.Causal(1), masks.Padding(INT(6)))):
-        call = exact_logits(mask=mask, q_positions=q_positions, k_positions=k_positions, want="lse")
+        call = exact_logits(mask=mask, want="lse", **moved)
         yield Trial((call,), within_bound(call))
+    alone = call.but(want="out"), call.but(want="weights")
+    yield Trial(alone, within_bound(*alone))
 
 
 @law("MASK-4", jitted=True)
@@ -264,11 +267,14 @@ def every_kind_of_mask_hides() -> Iterator[Trial]:
 
 @law("MASK-6a")
 def a_finite_fill_cannot_stand_in_for_a_mask() -> Iterator[Trial]:
-    """Visible scores near -16384 beside a hidden one near +16384: a fill of -1e4 would win."""
+    """A fill of -1e4 wins where visible scores are near -16384, the lowest number where they are as low."""
     q, k = constant(64, 2, 4), constant(-64, 5, 4)
     k[3] = 64
     call = Call(q=q, k=k, v=normal(1, 5, 3), scale=1.0, mask=_hiding(np.array([3]), 5), want="lse")
     yield Trial((call,), within_bound(call))
+    lowest = constant(float(np.finfo(np.float32).min), 2, 3)
+    low = uniform_values([1, 3, 8], Q=2, bias=lowest, mask=_hiding(np.array([2]), 3))
+    yield Trial((low,), is_exactly(out=constant(2, 2, 1)))
 
 
 @law("MASK-6b")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .. import masks
 from ..judges import same_bits, within_bound
-from ..problems import beyond_a_tile, normal, problem, some_mask
+from ..problems import beyond_a_tile, constant, normal, problem, some_mask
 from ..trials import Call, Trial, law
 
 
@@ -38,6 +38,18 @@ def tiles_do_not_matter() -> Iterator[Trial]:
     yield Trial((dense,), within_bound(dense))
     dense = dense.but(want="lse")
     yield Trial((dense,), within_bound(dense))
+
+
+@law("PATH-1")
+def every_key_counts_among_a_thousand() -> Iterator[Trial]:
+    """Equal scores: a lost key is 1e-3 of lse and of the mean of ones and minus ones, a third or less of which is allowed."""
+    keys = 1001
+    v = constant(1, keys, 1)
+    v[::2] = -1
+    call = Call(q=constant(0, 1, 2), k=constant(0, keys, 2), v=v)
+    for want in ("lse", "weights"):
+        asked = call.but(want=want)
+        yield Trial((asked,), within_bound(asked))
 
 
 @law("PATH-1")

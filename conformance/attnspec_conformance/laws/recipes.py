@@ -228,6 +228,8 @@ def do_02_weights_are_those_before_dropout() -> Iterator[Trial]:
     yield Trial((one,), is_exactly(weights=constant(1, 64, 1)))
     dropped = one.but(want="lse", dropout=masks.Dropout(0.2, 3))
     yield Trial((dropped,), both(_only(0.0, 1.25), is_value(dropped, lse=constant(0, 64))))
+    asked = dropped.but(want="weights")
+    yield Trial((asked,), is_exactly(weights=constant(1, 64, 1)))
 
 
 @law("MASK-4")
