@@ -57,6 +57,8 @@ def _standardised(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
     x, eps = operands
     xp = _compat.namespace(x)
     x, unit = _in_range(widened(x))
+    if x.shape[-1] == 0:  # the mean of nothing is a warning, and then NaN
+        return x, unit
     d = x - xp.mean(x, axis=-1, keepdims=True)
     # The rounding error of a large mean is common to the row. Taking off the first entry, then what is left of the
     # mean, removes it, and leaves exact zeros of a constant row; all of it is linear, so gradients are right too.
@@ -99,7 +101,8 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float | Array = 1e-5)
 def _rooted(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
     """x / root, and 1 / root."""
     x, eps = operands
-    return _over_root(*_in_range(widened(x)), eps)
+    x, unit = _in_range(widened(x))
+    return (x, unit) if x.shape[-1] == 0 else _over_root(x, unit, eps)
 
 
 def _in_range(x: Array) -> tuple[Array, Array]:
