@@ -20,29 +20,42 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ._compat import Array, cast, widened
-from .blocks import masked_scores, over_keys, over_queries
+from .blocks import masked_scores, over_keys, over_queries, parts
 from .derivative import summed_to
 from .dropout import keep_tile, kept_scale
 from .host import on
 from .numerics import Numerics, Operands, Partial
+from .parts import Block, joined, part_of, places_of
 from .request import Request
 from .rules import Status
 from .shapes import Span, is_number
 from .struct import arrays_in
+from .terms import Spread
 
 Gradients = dict[str, Array]
-Spread = dict[str, tuple[bool, bool]]
 
 
 class Rows(NamedTuple):
-    """What the walk back needs of each row: (..., H, Q, 1), and wider where it says so."""
+    """What the walk back needs of each row: (..., H, Q, 1), and wider where it says so.
+
+    delta and the cotangents are divided by the row's total, which the weights then need not be.
+    """
 
     reference: Array
     total: Array
     delta: Array
-    bad: Array  # the row is NaN
+    bad: Array | None  # the row is NaN; None: none is
     of_out: Array  # (..., H, Q, E), the cotangent of out, times the factor of dropout where a weight is kept
     of_weights: Array | None = None  # (..., H, Q, K), that of the weights
+
+    @classmethod
+    def divided(cls, request: Request, part: tuple[Array, Array], *of_row: Array, bad: Array) -> Rows:
+        """From delta and the cotangents of whole weights."""
+        xp, (reference, total) = request.xp, part
+        whole = xp.where(total == 0, 1.0, total)
+        fine = request.host.concrete(bad) and not bool(xp.any(bad))
+        delta, *cotangents = (x / whole for x in of_row)
+        return cls(reference, total, delta, None if fine else bad, *cotangents)
 
     def of(self, q: Span) -> Rows:
         """Those of one tile."""
@@ -68,7 +81,8 @@ def attend_backward(saved: Saved, numerics: Numerics) -> Gradients:
     delta = of_row - (of_lse[..., None] + of_total * total)
     bad = xp.isnan(lse)[..., None] | xp.any(xp.isnan(out), axis=-1, keepdims=True)
     factor = 1.0 if request.dropout is None else kept_scale(request.dropout, g)
-    gradients = _walk_back(request, numerics, Rows(reference, total, delta, bad, g * factor))
+    rows = Rows.divided(request, (reference, total), delta, g * factor, bad=bad)
+    gradients = _walk_back(request, numerics, rows)
     if not (request.dropout is None or is_number(request.dropout.rate)):
         gradients["dropout.rate"] = xp.sum(of_row) * factor
     return gradients
@@ -80,13 +94,31 @@ def weights_backward(saved: Saved, numerics: Numerics) -> Gradients:
     xp = request.xp
     delta = xp.sum(p * g, axis=-1, keepdims=True) - of_total * total
     bad = xp.any(xp.isnan(p), axis=-1, keepdims=True)
-    return _walk_back(request, numerics, Rows(reference, total, delta, bad, xp.zeros_like(p[..., :0]), g))
+    rows = Rows.divided(request, (reference, total), delta, xp.zeros_like(p[..., :0]), g, bad=bad)
+    return _walk_back(request, numerics, rows)
 
 
-def _walk_back(request: Request, numerics: Numerics, whole: Rows) -> Gradients:
-    xp, spread = request.xp, _spread(request)
+def _walk_back(request: Request, numerics: Numerics, rows: Rows) -> Gradients:
+    arrays = arrays_in("", request)
+    found: dict[str, list[tuple[Block, Array]]] = {}
+    for block, part in parts(request):
+        of_part = Rows(*(None if x is None else part_of(x, block, 2) for x in rows))
+        for name, x in _of_part(part, numerics, of_part).items():
+            found.setdefault(name, []).append((_place(request, name, arrays[f".{name}"].shape, block), x))
+    return {name: joined(request.xp, pieces) for name, pieces in found.items()}
+
+
+def _place(request: Request, name: str, shape: tuple[int, ...], block: Block) -> Block:
+    """Where the gradient of a block lies in that of the array."""
+    spread = _spread(request)
+    trailing = spread[name].trailing if name in spread else {"sink": 0, "scale": 0}.get(name, 2)
+    return places_of(shape, block, trailing, request.axes if name in ("k", "v") else None)
+
+
+def _of_part(request: Request, numerics: Numerics, whole: Rows) -> Gradients:
+    xp, spread, numerics = request.xp, _spread(request), numerics.suited(request)
     operands = numerics.prepare(request)
-    by_query = [name for name, (queries, _) in spread.items() if queries]
+    by_query = [name for name, by in spread.items() if by.by_query]
 
     def rows(q: Span, stripe: Span, totals: Gradients) -> tuple[tuple[Array, ...], Gradients]:
         found = _of_rows(request, numerics, operands, (q, stripe), whole.of(q))
@@ -99,7 +131,7 @@ def _walk_back(request: Request, numerics: Numerics, whole: Rows) -> Gradients:
         gradients["scale"] = xp.sum(of_q * unscaled)
     if not (request.sink is None or is_number(request.sink)):
         score = cast(request.sink, whole.total.dtype)[..., None, None] + xp.zeros_like(whole.total)
-        gradients["sink"] = -xp.sum(numerics.weigh(whole.part(), score) * whole.delta, axis=(-1, -2))
+        gradients["sink"] = -xp.sum(numerics.exponentials(whole.part(), score) * whole.delta, axis=(-1, -2))
     gradients["q"], gradients["k"] = numerics.pull_scale(request, gradients["q"], gradients["k"])
     arrays = arrays_in("", request)
     return {name: _shaped(xp, x, arrays[f".{name}"].shape) for name, x in gradients.items()}
@@ -112,7 +144,7 @@ def _of_rows(
     xp, G, (q, stripe) = request.xp, request.axes.G, spans
     q_tile = numerics.queries(request, operands, q)
     spread = _spread(request)
-    by_key = [name for name, (_, keys) in spread.items() if keys]
+    by_key = [name for name, by in spread.items() if by.by_key]
 
     def step(carry: Gradients, k: Span, status: Status) -> tuple[Gradients, tuple[Array, ...]]:
         k_tile, v_tile = numerics.keys(request, operands, k)
@@ -122,15 +154,17 @@ def _of_rows(
         def seen(x: Array) -> Array:
             return x if visible is None else xp.where(visible, x, 0.0)
 
-        p = xp.where(rows.bad, math.nan, numerics.weigh(rows.part(), scores))
+        p = numerics.exponentials(rows.part(), scores)
+        p = p if rows.bad is None else xp.where(rows.bad, math.nan, p)
         of_p = numerics.matmul(rows.of_out, xp.matrix_transpose(v_tile))
         if rows.of_weights is not None:
             of_p = of_p + k.of(rows.of_weights, -1)
         kept = p
         if request.dropout is not None:
             keep = keep_tile(request.dropout, request, q, k)
-            kept, of_p = xp.where(keep | rows.bad, p, 0.0), xp.where(keep, of_p, 0.0)
-        of_score = seen(p * (of_p - rows.delta))
+            kept = xp.where(keep if rows.bad is None else keep | rows.bad, p, 0.0)
+            of_p = xp.where(keep, of_p, 0.0)
+        of_score = seen(numerics.pull_weights(p, of_p, rows.delta))
         of_product = seen(numerics.pull_score(request, product, of_score))
         found = _of_options(request, q, k, product, of_score) | {"q": numerics.matmul(of_product, k_tile)}
         of_keys = (
@@ -154,10 +188,10 @@ def _of_rows(
     return {**found, "k": of_k, "v": of_v, **dict(zip(by_key, biases, strict=True))}
 
 
-def _spread(request: Request) -> Spread:
-    """Of each array among the options that scores are made of: whether its gradient has queries, and keys."""
+def _spread(request: Request) -> dict[str, Spread]:
+    """How each array among the options that scores are made of lies along them."""
     of_bias = {} if request.bias is None else request.bias.spread()
-    of_cap: Spread = {} if request.softcap is None or is_number(request.softcap) else {"softcap": (False, False)}
+    of_cap = {} if request.softcap is None or is_number(request.softcap) else {"softcap": Spread(False, False, 0)}
     return {f"bias.{name}": by for name, by in of_bias.items()} | of_cap
 
 
@@ -189,9 +223,8 @@ def _no_totals(request: Request) -> Gradients:
     xp, spread = request.xp, _spread(request)
     totals = {"k": _no_gradient(request, request.k), "v": _no_gradient(request, request.v)}
     for name, x in _of_no_keys(request, request.q_span(0, 0)).items():
-        by_query, by_key = spread[name]
-        if not by_query:
-            shape = (*x.shape[:-1], request.axes.K) if by_key else x.shape
+        if not spread[name].by_query:
+            shape = (*x.shape[:-1], request.axes.K) if spread[name].by_key else x.shape
             totals[name] = xp.zeros(shape, dtype=x.dtype, **on(request.device))
     return totals
 

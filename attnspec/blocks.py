@@ -15,6 +15,7 @@ from ._compat import Array
 from .dropout import keep_tile, kept_scale
 from .host import on
 from .numerics import Numerics, Operands, Partial, bias_tile
+from .parts import Block, blocks, joined
 from .request import Request
 from .rules import Status
 from .shapes import Span
@@ -34,7 +35,11 @@ def attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, A
     In the dtype of the computation. The last two are what the walk back (`backward.py`) makes the weights of: from a
     large lse alone they would have the rounding of lse.
     """
-    xp = request.xp
+    return in_parts(request, lambda part, _: _attend(part, numerics))
+
+
+def _attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, Array]:
+    xp, numerics = request.xp, numerics.suited(request)
     operands = numerics.prepare(request)
 
     def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
@@ -52,7 +57,11 @@ def attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, A
 
 def weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:
     """The weights (..., H, Q, K), before dropout, and the reference and the total of each row, as `attend`."""
-    xp, axes = request.xp, request.axes
+    return in_parts(request, lambda part, _: _weights(part, numerics))
+
+
+def _weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:
+    xp, axes, numerics = request.xp, request.axes, numerics.suited(request)
     operands = numerics.prepare(request)
 
     def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
@@ -141,6 +150,24 @@ _AREA = 2**18
 _TOTAL = 2**21
 _STRIPES = 4
 _UNROLLED = 8
+
+
+def in_parts(request: Request, compute: Callable[[Request, Block], tuple[Array, ...]]) -> tuple[Array, ...]:
+    """`compute(part, block)` for each block of the axes (..., H), its results put together along them."""
+    found = [(block, compute(part, block)) for block, part in parts(request)]
+    if len(found) == 1:
+        return found[0][1]
+    each = zip(*(results for _, results in found), strict=True)
+    return tuple(joined(request.xp, [(block, x) for (block, _), x in zip(found, xs, strict=True)]) for xs in each)
+
+
+def parts(request: Request) -> list[tuple[Block, Request]]:
+    """The call in blocks of a few heads where its arrays have values, else whole."""
+    axes = request.axes
+    area = max(1, min(axes.Q, _SIDE) * min(axes.K, _SIDE))
+    many = _AREA // area if request.host.concrete(request.q, request.k, request.v) else math.prod(axes.scores[:-2])
+    found = blocks(axes, max(1, many))
+    return [(block, request if len(found) == 1 else request.part(block)) for block in found]
 
 
 def over_queries(

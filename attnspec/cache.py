@@ -11,7 +11,7 @@ from .errors import CacheError, ShapeError
 from .host import beside, host_of
 from .masks import padding
 from .params import MultiHeadParams
-from .rule_arrays import widened_ints
+from .rule_arrays import indices, widened_ints
 from .rules import Rule
 from .shapes import broadcasts_to, floating, of_type, zeros
 from .struct import LEAF, Struct
@@ -151,4 +151,4 @@ def _placed(old: Array, new: Array, length: Array, fits: Array) -> Array:
     if rows.ndim == 1:
         return xp.where(inside[:, None], xp.take(new, rows, axis=-2), old)
     rows, inside = rows[..., None, :, None], inside[..., None, :, None]
-    return xp.where(inside, xp.take_along_axis(new, xp.broadcast_to(rows, old.shape), axis=-2), old)
+    return xp.where(inside, xp.take_along_axis(new, xp.broadcast_to(indices(rows), old.shape), axis=-2), old)

@@ -65,11 +65,11 @@ def kept_scale(option: Dropout, like: Array) -> float | Array:
 
 def keep_tile(option: Dropout, request: Request, q: Span, k: Span) -> Array:
     """Which weights of a tile are kept: a tile of the draw over the whole (..., H, Q, K) of the call (DROPOUT-3)."""
-    xp, shape = request.xp, request.axes.scores
-    place = on(request.device)
+    xp, shape = request.xp, (request.whole or request.axes).scores
+    place, leading = on(request.device), request.axes.scores[:-2]
     indices = [
-        xp.arange(n, dtype=xp.int32, **place)[(..., *(None,) * (len(shape) - axis - 1))]
-        for axis, n in enumerate(shape[:-2])
+        xp.arange(start, start + n, dtype=xp.int32, **place)[(..., *(None,) * (len(shape) - axis - 1))]
+        for axis, (start, n) in enumerate(zip(request.first or (0,) * len(leading), leading, strict=True))
     ]
     indices.append(xp.astype(q.rows(request.q), xp.int32)[:, None])
     indices.append(xp.astype(k.rows(request.k), xp.int32))

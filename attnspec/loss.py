@@ -8,6 +8,7 @@ from .derivative import differentiable
 from .errors import DTypeError, MaskError, OptionError, ShapeError
 from .gradients import cross_entropy_backward
 from .host import host_of
+from .rule_arrays import indices
 from .shapes import broadcasts_to, floating, together
 
 
@@ -60,7 +61,8 @@ def cross_entropy(logits: Array, labels: Array, *, mask: Array | None = None) ->
         if host.concrete(logits, labels) and not bool(xp.all(fine)):
             msg = f"labels run from {int(xp.min(labels))} to {int(xp.max(labels))}; 0 to {C - 1} are needed."
             raise OptionError(msg)
-        loss, _ = differentiable(_losses, cross_entropy_backward, (logits, xp.clip(labels, 0, C - 1), mask))
+        labels = indices(xp.clip(labels, 0, C - 1))
+        loss, _ = differentiable(_losses, cross_entropy_backward, (logits, labels, mask))
         return _compat.namespace(loss).where(fine, loss, float("nan"))
 
 

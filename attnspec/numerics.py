@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from ._compat import Array, dtype_name, namespace, widened
@@ -42,6 +43,9 @@ class Partial(NamedTuple):
 class Numerics(Protocol):
     """What a body is given."""
 
+    def suited(self, request: Request) -> Numerics:
+        """Itself, or what does the same for this call in fewer operations. Nothing that a mask hides may decide it."""
+
     def prepare(self, request: Request) -> Operands:
         """What is done once for all tiles."""
 
@@ -69,6 +73,12 @@ class Numerics(Protocol):
     def weigh(self, part: Partial, scores: Array) -> Array:
         """The weights of one tile, given the finished sums of its rows."""
 
+    def exponentials(self, part: Partial, scores: Array) -> Array:
+        """exp(score - reference): the weights times the totals of their rows."""
+
+    def pull_weights(self, p: Array, of_p: Array, delta: Array) -> Array:
+        """p (of_p - delta)."""
+
     def matmul(self, a: Array, b: Any) -> Array:
         """(..., H, q, x) @ (..., G, x, y): head h with group h // (H // G)."""
 
@@ -84,6 +94,11 @@ class Numerics(Protocol):
 
 class Fast:
     """Online softmax: a running maximum, and sums rescaled whenever it grows."""
+
+    def suited(self, request: Request) -> Numerics:
+        if not request.host.concrete(request.q, request.k, request.v):
+            return self
+        return BOUNDED if _is_bounded(request) else EAGER
 
     def prepare(self, request: Request) -> Operands:
         xp = request.xp
@@ -155,9 +170,14 @@ class Fast:
         return part.out / total, lse[..., 0]
 
     def weigh(self, part: Partial, scores: Array) -> Array:
+        return self.exponentials(part, scores) / namespace(scores).where(part.total == 0, 1.0, part.total)
+
+    def exponentials(self, part: Partial, scores: Array) -> Array:
         xp = namespace(scores)
-        total = xp.where(part.total == 0, 1.0, part.total)
-        return xp.exp(scores - _shift(xp, part.reference)) / total
+        return xp.exp(scores - _shift(xp, part.reference))
+
+    def pull_weights(self, p: Array, of_p: Array, delta: Array) -> Array:
+        return p * (of_p - delta)
 
     def matmul(self, a: Array, b: Array) -> Array:
         return grouped_matmul(namespace(a), a, b)
@@ -180,7 +200,77 @@ class Fast:
         return of_queries * to_q, of_keys * to_k
 
 
+class Eager(Fast):
+    """The same on arrays with values: scores are overwritten, and rows summed by a product with ones."""
+
+    def suited(self, request: Request) -> Numerics:
+        return self
+
+    def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
+        xp = namespace(scores)
+        reference = xp.maximum(part.reference, xp.max(scores, axis=-1, keepdims=True))
+        shift = _shift(xp, reference)
+        scores -= shift
+        total, out = _sums(xp, xp.exp(scores), v, keep)
+        old = xp.exp(part.reference - shift)
+        return Partial(reference, part.total * old + total, part.out * old + out)
+
+    def exponentials(self, part: Partial, scores: Array) -> Array:
+        xp = namespace(scores)
+        scores -= _shift(xp, part.reference)
+        return xp.exp(scores)
+
+    def pull_weights(self, p: Array, of_p: Array, delta: Array) -> Array:
+        of_p -= delta
+        of_p *= p
+        return of_p
+
+
+class Bounded(Eager):
+    """For scores that are known to be small: without a maximum there is nothing to rescale."""
+
+    def start(self, request: Request, q: Array) -> Partial:
+        blank = super().start(replace(request, sink=None), q)
+        nothing = namespace(q).zeros_like(blank.reference)
+        if request.sink is None:
+            return Partial(nothing, blank.total, blank.out)
+        sink = super().start(request, q)
+        return Partial(nothing, namespace(q).exp(sink.reference), blank.out)
+
+    def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
+        xp = namespace(scores)
+        total, out = _sums(xp, xp.exp(scores), v, keep)
+        return Partial(part.reference, part.total + total, part.out + out)
+
+
 FAST = Fast()
+EAGER = Eager()
+BOUNDED = Bounded()
+
+# exp of so large a score times so large a value, added up over any number of keys, is far from float32's limits.
+_SMALL, _TAME = 30.0, 2.0**50
+
+
+def _is_bounded(request: Request) -> bool:
+    """Whether |scale| |q| |k| is small, by Cauchy's inequality, for queries and keys all of which take part."""
+    xp, axes = request.xp, request.axes
+    if request.bias is not None or not is_number(request.scale) or 0 in axes.scores or axes.Q < _AMORTISED:
+        return False
+    if not (request.mask is None or request.mask.uses_all(request.q_span(0, axes.Q), request.k_span(0, axes.K))):
+        return False
+    if not (request.sink is None or bool(xp.all(xp.abs(xp.asarray(request.sink)) <= _SMALL))):
+        return False
+    q, k = (math.sqrt(float(xp.max(xp.vecdot(x, x)))) if axes.D else 0.0 for x in map(widened, (request.q, request.k)))
+    return abs(request.scale) * q * k <= _SMALL and (not axes.E or float(xp.max(xp.abs(request.v))) <= _TAME)
+
+
+_AMORTISED = 64  # with fewer queries, a pass over the keys costs more than it saves
+
+
+def _sums(xp: Any, p: Array, v: Array, keep: Array | None) -> tuple[Array, Array]:
+    """sum p over the keys, and sum of the kept p times v."""
+    total = xp.matmul(p, xp.ones((p.shape[-1], 1), dtype=p.dtype, **beside(p)))
+    return total, grouped_matmul(xp, p if keep is None else xp.where(keep, p, 0.0), v)
 
 
 def grouped_matmul(xp: Any, a: Array, b: Array) -> Array:

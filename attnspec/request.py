@@ -10,6 +10,7 @@ from . import _compat
 from ._compat import FLOATING, SIGNED, Array, Namespace, dtype_name
 from .errors import DTypeError, OptionError, ShapeError
 from .host import Host, host_of
+from .parts import Block, part_of
 from .random import Key
 from .rule_arrays import widened_ints
 from .rules import Mask, Rule, as_mask
@@ -54,7 +55,11 @@ class Dropout(Struct):
 
 @dataclass(frozen=True)
 class Request(Struct):
-    """The validated arguments of one attention call; arrays of rank 3 or more."""
+    """The validated arguments of one attention call; arrays of rank 3 or more.
+
+    whole, first
+        Where this is a part of a call: the axes of that, and where in (..., H) the part begins.
+    """
 
     q: Array
     k: Array
@@ -69,6 +74,26 @@ class Request(Struct):
     q_positions: Array | range | None = None
     k_positions: Array | range | None = None
     headless: bool = False
+    whole: Axes | None = None
+    first: tuple[int, ...] = ()
+
+    def part(self, block: Block) -> Request:
+        """The call for a block of the axes (..., H)."""
+        axes = self.axes
+        k, v = (part_of(x, block, 2, axes) for x in (self.k, self.v))
+        lengths = [place.stop - place.start for place in block]
+        positions = (
+            part_of(x, block[:-1], 1) if _compat.is_array(x) else x for x in (self.q_positions, self.k_positions)
+        )
+        q_positions, k_positions = positions
+        return replace(
+            self, q=part_of(self.q, block, 2), k=k, v=v, q_positions=q_positions, k_positions=k_positions,
+            axes=replace(axes, lead=tuple(lengths[:-1]), H=lengths[-1], G=k.shape[-3]),
+            mask=None if self.mask is None else self.mask.part(block),
+            bias=None if self.bias is None else self.bias.part(block),
+            sink=part_of(self.sink, block, 0) if _compat.is_array(self.sink) else self.sink,
+            whole=axes, first=tuple(place.start for place in block),
+        )  # fmt: skip
 
     @property
     def xp(self) -> Namespace:

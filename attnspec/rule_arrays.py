@@ -7,7 +7,7 @@ from typing import Any, Literal
 from . import _compat
 from ._compat import SIGNED, Array, Namespace, dtype_name
 from .errors import DTypeError, OptionError, ShapeError
-from .host import on
+from .host import beside, on
 from .shapes import Axes, Shape, broadcasts_to
 
 Ints = int | tuple[int, ...] | Array
@@ -52,6 +52,11 @@ def per_batch(x: Any, trailing: int, xp: Namespace, device: Any) -> Array:
 def widened_ints(x: Array) -> Array:
     """int8 and int16 as int32: the differences of positions have to fit."""
     return _compat.namespace(x).astype(x, _compat.namespace(x).int32) if dtype_name(x) in ("int8", "int16") else x
+
+
+def indices(x: Array) -> Array:
+    """Integers in the dtype that the library indexes with: some take along an axis by their default integers alone."""
+    return _compat.cast(x, _compat.namespace(x).arange(1, **beside(x)).dtype)
 
 
 def fits(name: str, x: Array, axes: Axes, tail: Shape | None) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from . import _compat
 from ._compat import Array, Namespace, dtype_name
 from .errors import MaskError
 from .host import on
+from .parts import Block, part_of
 from .rule_arrays import Align, Ints, clamped, fits, per_batch
 from .shapes import Axes, Shape, Span
 from .struct import Struct
@@ -66,6 +67,15 @@ class Rule(Struct):
     def arrays(self) -> dict[str, tuple[Array, Shape | None]]:
         """Name -> (array, the letters' lengths after the leading axes; None: it broadcasts to the scores)."""
         return {}
+
+    def uses_all(self, q: Span, k: Span, /) -> bool:
+        """Whether each of these queries is known to see a key, and each of the keys to be seen."""
+        return False
+
+    def part(self, block: Block) -> Rule:
+        """The rule for a block of the axes (..., H)."""
+        held = {name: part_of(x, block[:-1], len(tail or ())) for name, (x, tail) in self.arrays().items()}
+        return replace(self, **held) if held else self  # type: ignore[type-var]
 
     def check(self, axes: Axes) -> None:
         """Raise unless each array fits the call."""
@@ -139,6 +149,14 @@ class Window(Rule):
         within = (high is None or most <= high) and (low is None or least >= low)
         return "all" if within else "some"
 
+    def uses_all(self, q: Span, k: Span, /) -> bool:
+        if q.bounds is None or k.bounds is None or type(self.offset) is not int:
+            return False
+        low, high = self._bounds(q, k, lambda x: x)
+        # Bounds on j - i: the first and the last of both axes are the hardest to reach.
+        first, last = k.bounds[0] - q.bounds[0], k.bounds[1] - q.bounds[1]
+        return (high is None or high >= max(first, last)) and (low is None or low <= min(first, last))
+
     def _bounds(self, q: Span, k: Span, place: Callable[[Any], Any]) -> tuple[Any, Any]:
         shift = place(clamped(self.offset)) + (k.total - q.total if self.align == "end" else 0)
         low = None if self.left is None else shift - clamped(self.left)
@@ -194,6 +212,9 @@ class ArrayMask(Rule):
     def arrays(self) -> dict[str, tuple[Array, Shape | None]]:
         return {"mask": (self.array, None)}
 
+    def part(self, block: Block) -> Rule:
+        return ArrayMask(part_of(self.array, block, 2))
+
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         return k.of(q.of(self.array, -2), -1)
 
@@ -207,6 +228,9 @@ class _Pair(Rule):
 
     a: Rule
     b: Rule
+
+    def part(self, block: Block) -> Rule:
+        return type(self)(self.a.part(block), self.b.part(block))
 
     def check(self, axes: Axes) -> None:
         self.a.check(axes)
@@ -247,6 +271,9 @@ class Not(Rule):
 
     a: Rule
 
+    def part(self, block: Block) -> Rule:
+        return Not(self.a.part(block))
+
     def check(self, axes: Axes) -> None:
         self.a.check(axes)
 
@@ -263,6 +290,10 @@ class Foreign(Rule):
     """Somebody else's object that keeps the contract, given the operators."""
 
     mask: Mask
+    block: Block | None = None
+
+    def part(self, block: Block) -> Rule:
+        return replace(self, block=block)
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         tile = self.mask.tile(q, k, xp=xp, device=device)
@@ -271,7 +302,7 @@ class Foreign(Rule):
                 f"{type(self.mask).__name__}.tile gave {dtype_name(tile)}; a mask's tile is boolean, True = may attend."
             )
             raise MaskError(msg)
-        return tile
+        return tile if self.block is None else part_of(tile, self.block, 2)
 
     def status(self, q: Span, k: Span, /) -> Status:
         return self.mask.status(q, k)

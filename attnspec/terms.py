@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from . import _compat
 from ._compat import FLOATING, Array, Namespace, dtype_name, widened
 from .derivative import summed_to
 from .errors import DTypeError, ShapeError
 from .host import on
-from .rule_arrays import Align, Ints, clamped, fits, per_batch
+from .parts import Block, part_of
+from .rule_arrays import Align, Ints, clamped, fits, indices, per_batch
 from .rules import Status
 from .shapes import Axes, Shape, Span, broadcasts_to
 from .struct import Struct
+
+
+class Spread(NamedTuple):
+    """How an array of a term lies along the scores (..., H, Q, K)."""
+
+    by_query: bool  # a row for each query
+    by_key: bool  # an entry for each key
+    trailing: int  # its axes after (..., H)
 
 
 @runtime_checkable
@@ -51,13 +60,17 @@ class Term(Struct):
     def status(self, q: Span, k: Span, /) -> Status:
         """See `Bias.status`."""
 
+    @abstractmethod
+    def part(self, block: Block) -> Term:
+        """The term for a block of the axes (..., H)."""
+
     @property
     def differentiable(self) -> bool:
         """Whether `pull` knows the gradient of every array in it."""
         return True
 
-    def spread(self) -> dict[str, tuple[bool, bool]]:
-        """Of each floating array, by its name in the term: whether it has a row for each query, one for each key."""
+    def spread(self) -> dict[str, Spread]:
+        """How each floating array lies along the scores, by its name in the term."""
         return {}
 
     def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
@@ -131,8 +144,12 @@ class Alibi(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         return "all" if isinstance(self.slopes, tuple) else "some"
 
-    def spread(self) -> dict[str, tuple[bool, bool]]:
-        return {} if isinstance(self.slopes, tuple) else {"slopes": (False, False)}
+    def part(self, block: Block) -> Term:
+        slopes, offset = part_of(self.slopes, block[-1:], 0), _offset_of(self.offset, block)
+        return replace(self, slopes=slopes, offset=offset)
+
+    def spread(self) -> dict[str, Spread]:
+        return {} if isinstance(self.slopes, tuple) else {"slopes": Spread(False, False, 0)}
 
     def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
         if isinstance(self.slopes, tuple):
@@ -166,13 +183,17 @@ class Relative(Term):
             return xp.reshape(flat, (*self.table.shape[:-1], *bucket.shape[-2:]))
         # Offsets that differ over the batch: a row of distances for each item.
         same = self.table[..., None, :] + xp.zeros((*bucket.shape[:-1], 1), dtype=self.table.dtype, **on(device))
-        return xp.take_along_axis(same, xp.broadcast_to(bucket, (*same.shape[:-1], bucket.shape[-1])), axis=-1)
+        places = xp.broadcast_to(indices(bucket), (*same.shape[:-1], bucket.shape[-1]))
+        return xp.take_along_axis(same, places, axis=-1)
 
     def status(self, q: Span, k: Span, /) -> Status:
         return "some"
 
-    def spread(self) -> dict[str, tuple[bool, bool]]:
-        return {"table": (False, False)}
+    def part(self, block: Block) -> Term:
+        return replace(self, table=part_of(self.table, block, 1), offset=_offset_of(self.offset, block))
+
+    def spread(self) -> dict[str, Spread]:
+        return {"table": Spread(False, False, 1)}
 
     def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
         bucket = self._bucket(_ahead(self, q, k, xp, device), xp, device)
@@ -210,9 +231,12 @@ class ArrayBias(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         return "some"
 
-    def spread(self) -> dict[str, tuple[bool, bool]]:
+    def part(self, block: Block) -> Term:
+        return ArrayBias(part_of(self.array, block, 2))
+
+    def spread(self) -> dict[str, Spread]:
         _, by_query, by_key = self._shape()
-        return {"array": (by_query, by_key)}
+        return {"array": Spread(by_query, by_key, min(2, self.array.ndim))}
 
     def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
         lead, by_query, by_key = self._shape()
@@ -250,11 +274,14 @@ class Sum(Term):
         both = {self.a.status(q, k), self.b.status(q, k)}
         return "none" if "none" in both else "all" if both == {"all"} else "some"
 
+    def part(self, block: Block) -> Term:
+        return Sum(self.a.part(block), self.b.part(block))
+
     @property
     def differentiable(self) -> bool:
         return self.a.differentiable and self.b.differentiable
 
-    def spread(self) -> dict[str, tuple[bool, bool]]:
+    def spread(self) -> dict[str, Spread]:
         return {f"{name}.{x}": by for name, term in self._terms() for x, by in term.spread().items()}
 
     def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
@@ -270,11 +297,15 @@ class Foreign(Term):
     """Somebody else's object that keeps the contract, given the operator."""
 
     bias: Bias
+    block: Block | None = None
+
+    def part(self, block: Block) -> Term:
+        return replace(self, block=block)
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         tile = self.bias.tile(q, k, xp=xp, device=device)
         floating_array(f"the tile of {type(self.bias).__name__}", tile)
-        return tile
+        return tile if self.block is None else part_of(tile, self.block, 2)
 
     def status(self, q: Span, k: Span, /) -> Status:
         return self.bias.status(q, k)
@@ -282,6 +313,10 @@ class Foreign(Term):
     @property
     def differentiable(self) -> bool:
         return False
+
+
+def _offset_of(offset: Ints, block: Block) -> Ints:
+    return offset if isinstance(offset, int) else part_of(offset, block[:-1], 0)
 
 
 def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:
