@@ -8,8 +8,9 @@ from .backward import attend_backward, weights_backward
 from .blocks import attend, weights
 from .derivative import differentiable
 from .errors import KernelError, OptionError
+from .fast import FAST
 from .masks import Mask
-from .numerics import FAST, Numerics
+from .numerics import Numerics
 from .request import Dropout, Request, make_request
 from .terms import Bias
 

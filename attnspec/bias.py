@@ -8,8 +8,9 @@ from __future__ import annotations
 from . import _compat
 from ._compat import Array
 from .errors import OptionError, ShapeError
+from .positional import Alibi, Relative
 from .rule_arrays import Align, checked_align, checked_ints
-from .terms import Alibi, Bias, Relative, Term, as_bias, floating_array
+from .terms import Bias, Term, as_bias, floating_array
 
 __all__ = ["Bias", "alibi", "as_bias", "relative_bias"]
 

@@ -170,6 +170,16 @@ class Taped(Wrapped):
         """A matrix transposed."""
         return self.mT
 
+    # Not in the standard, but methods of every array that people know, and what `numpy.sum` calls.
+    def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
+        """`xp.sum`."""
+        return _taped(namespace(self.value)).sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
+        """`xp.mean`."""
+        mean = _taped(namespace(self.value)).mean(self, axis=axis, keepdims=keepdims)
+        return mean if dtype is None else _taped(namespace(self.value)).astype(mean, dtype)
+
     def __getitem__(self, index: Any) -> Any:
         return _recorded(getitem, namespace(self.value), (self, index), {})
 

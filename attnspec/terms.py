@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -10,12 +9,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from . import _compat
 from ._compat import FLOATING, Array, Namespace, dtype_name, widened
 from .derivative import summed_to
-from .errors import DTypeError, ShapeError
-from .host import on
+from .errors import DTypeError
 from .parts import Block, part_of
-from .rule_arrays import Align, Ints, clamped, fits, indices, per_batch
+from .rule_arrays import fits
 from .rules import Status
-from .shapes import Axes, Shape, Span, broadcasts_to
+from .shapes import Axes, Shape, Span
 from .struct import Struct
 
 
@@ -110,110 +108,6 @@ def as_bias(bias: Bias | Array) -> Term:
         "What selects keys (causal(), padding()) is a `mask=`."
     )
     raise DTypeError(msg)
-
-
-@dataclass(frozen=True)
-class Alibi(Term):
-    """`alibi`: slopes (H,) times distances."""
-
-    slopes: tuple[float, ...] | Array
-    offset: Ints
-    align: Align
-    dtype: str = "float32"
-
-    def computed_in(self, dtype: str) -> Term:
-        return replace(self, dtype="float64" if dtype == "float64" else "float32")
-
-    def check(self, axes: Axes) -> None:
-        shape = (len(self.slopes),) if isinstance(self.slopes, tuple) else tuple(self.slopes.shape)
-        if shape != (axes.H,):
-            msg = f"alibi has slopes of shape {shape}; one for each of H={axes.H} query heads is needed."
-            raise ShapeError(msg)
-        if type(self.offset) is not int:
-            fits("offset", self.offset, axes, ())
-
-    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        slopes = self.slopes
-        if isinstance(slopes, tuple):
-            slopes = xp.asarray(slopes, dtype=getattr(xp, self.dtype), **on(device))
-        # Wide enough for the distances: 2049 is no float16, and a bias must not overflow into a mask.
-        slopes = widened(slopes)
-        distance = xp.abs(_ahead(self, q, k, xp, device))
-        return -slopes[:, None, None] * xp.astype(distance, slopes.dtype)
-
-    def status(self, q: Span, k: Span, /) -> Status:
-        return "all" if isinstance(self.slopes, tuple) else "some"
-
-    def part(self, block: Block) -> Term:
-        slopes, offset = part_of(self.slopes, block[-1:], 0), _offset_of(self.offset, block)
-        return replace(self, slopes=slopes, offset=offset)
-
-    def spread(self) -> dict[str, Spread]:
-        return {} if isinstance(self.slopes, tuple) else {"slopes": Spread(False, False, 0)}
-
-    def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
-        if isinstance(self.slopes, tuple):
-            return {}
-        distance = xp.astype(xp.abs(_ahead(self, q, k, xp, device)), g.dtype)
-        return {"slopes": -xp.reshape(summed_to(g * distance, (g.shape[-3], 1, 1)), (g.shape[-3],))}
-
-
-@dataclass(frozen=True)
-class Relative(Term):
-    """`relative_bias`: a table (..., H, N) read by distance."""
-
-    table: Array
-    offset: Ints
-    align: Align
-    max_distance: int | None
-    bidirectional: bool
-
-    def check(self, axes: Axes) -> None:
-        if not broadcasts_to(self.table.shape[:-1], (*axes.lead, axes.H)):
-            target = (*axes.lead, axes.H)
-            msg = f"table has shape {tuple(self.table.shape)}; (..., H, N) with (..., H) = {target} is needed."
-            raise ShapeError(msg)
-        if type(self.offset) is not int:
-            fits("offset", self.offset, axes, ())
-
-    def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        bucket = self._bucket(_ahead(self, q, k, xp, device), xp, device)
-        if math.prod(bucket.shape[:-2]) == 1:
-            flat = xp.take(self.table, xp.reshape(bucket, (-1,)), axis=-1)
-            return xp.reshape(flat, (*self.table.shape[:-1], *bucket.shape[-2:]))
-        # Offsets that differ over the batch: a row of distances for each item.
-        same = self.table[..., None, :] + xp.zeros((*bucket.shape[:-1], 1), dtype=self.table.dtype, **on(device))
-        places = xp.broadcast_to(indices(bucket), (*same.shape[:-1], bucket.shape[-1]))
-        return xp.take_along_axis(same, places, axis=-1)
-
-    def status(self, q: Span, k: Span, /) -> Status:
-        return "some"
-
-    def part(self, block: Block) -> Term:
-        return replace(self, table=part_of(self.table, block, 1), offset=_offset_of(self.offset, block))
-
-    def spread(self) -> dict[str, Spread]:
-        return {"table": Spread(False, False, 1)}
-
-    def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
-        bucket = self._bucket(_ahead(self, q, k, xp, device), xp, device)
-        shape = (*self.table.shape[:-1], 1, 1)
-        # The standard cannot add to chosen entries, so each entry gathers its own.
-        entries = [summed_to(xp.where(bucket == n, g, 0.0), shape) for n in range(self.table.shape[-1])]
-        return {"table": xp.concat(entries, axis=-1)[..., 0, :]}
-
-    def _bucket(self, ahead: Array, xp: Namespace, device: Any) -> Array:
-        n = self.table.shape[-1]
-        if self.max_distance is None:
-            return xp.clip(ahead, -(n // 2), n // 2) + n // 2
-        buckets = n // 2 if self.bidirectional else n
-        distance = xp.abs(ahead) if self.bidirectional else xp.where(ahead < 0, -ahead, 0)
-        exact = buckets // 2
-        bucket = xp.clip(distance, 0, exact)
-        for step in range(1, buckets - exact):
-            threshold = _log_threshold(exact, self.max_distance, step, buckets - exact)
-            bucket = bucket + xp.astype(distance >= threshold, bucket.dtype)
-        return xp.where(ahead > 0, bucket + buckets, bucket) if self.bidirectional else bucket
 
 
 @dataclass(frozen=True)
@@ -313,26 +207,6 @@ class Foreign(Term):
     @property
     def differentiable(self) -> bool:
         return False
-
-
-def _offset_of(offset: Ints, block: Block) -> Ints:
-    return offset if isinstance(offset, int) else part_of(offset, block[:-1], 0)
-
-
-def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:
-    """j - i - offset as integers (..., 1, q, k)."""
-    shift = k.total - q.total if rule.align == "end" else 0
-    offset = per_batch(clamped(rule.offset), 3, xp, device)
-    return k.index[..., None, None, :] - q.index[..., None, :, None] - (offset + shift)
-
-
-def _log_threshold(exact: int, most: int, step: int, steps: int) -> int:
-    """The least integer >= exact (most / exact)**(step / steps), in integers: logarithms round as libraries like."""
-    target = exact ** (steps - step) * most**step
-    least = max(1, int(exact * (most / exact) ** (step / steps)) - 1)
-    while least**steps < target:
-        least += 1
-    return least
 
 
 def floating_array(name: str, x: Array) -> None:
