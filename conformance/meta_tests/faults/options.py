@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import attnspec
-from attnspec import bias, registry, request, rule_arrays, rules, shapes, softmax, terms
+from attnspec import bias, positional, registry, request, rule_arrays, rules, shapes, softmax, terms
 from attnspec._compat import namespace
 from attnspec.errors import AttnspecError
 
@@ -32,9 +32,9 @@ def alibi_rewards_later_keys(patch):
 
     def tile(self, q, k, /, *, xp, device):
         slopes = xp.asarray(self.slopes, dtype=xp.float32)
-        return slopes[:, None, None] * xp.astype(terms._ahead(self, q, k, xp, device), slopes.dtype)
+        return slopes[:, None, None] * xp.astype(positional._ahead(self, q, k, xp, device), slopes.dtype)
 
-    patch.setattr(terms.Alibi, "tile", tile)
+    patch.setattr(positional.Alibi, "tile", tile)
 
 
 @breaks("SCORE-5", "test_cases")
@@ -47,7 +47,7 @@ def buckets_by_a_rounded_logarithm(patch):
     def threshold(exact, most, step, steps):
         return math.ceil(exact * math.exp(math.log(most / exact) * step / steps)) + 1
 
-    patch.setattr(terms, "_log_threshold", threshold)
+    patch.setattr(positional, "_log_threshold", threshold)
 
 
 @breaks("MASK-4", "test_extremes")
