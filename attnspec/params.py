@@ -16,7 +16,7 @@ from . import _compat, random
 from ._compat import Array
 from .errors import OptionError, ShapeError
 from .shapes import named_dtype, of_type, zeros
-from .struct import Struct, arrays_in
+from .struct import Struct, arrays_in, with_arrays
 
 Order = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
@@ -212,11 +212,11 @@ def flatten(params: Struct) -> dict[str, Array]:
     ['beta', 'gamma']
     """
     of_type("params", params, Struct)
-    return {n: x for part, value in _parts(params) for n, x in arrays_in(part, value).items()}
+    return {name[1:]: x for name, x in arrays_in("", params).items()}
 
 
 def unflatten(like: Struct, arrays: Mapping[str, Array]) -> Any:
-    """Parameters of the structure of `like` with the arrays of `flatten`; every name must be there, and no other.
+    """The structure of `like`, a Struct of yours too, with other arrays: one for every name of `flatten`, and no other.
 
     Examples
     --------
@@ -226,7 +226,18 @@ def unflatten(like: Struct, arrays: Mapping[str, Array]) -> Any:
     >>> attnspec.params.unflatten(norm, doubled).gamma.tolist()
     [2.0, 2.0, 2.0]
     """
-    return _rebuild(_described(like), arrays)
+    missing = sorted(set(flatten(like)) - set(arrays))
+    if missing:
+        msg = f"the array {missing[0]!r} is missing; there are {', '.join(sorted(arrays))}."
+        raise OptionError(msg)
+    _refuse_strangers(set(arrays) - set(flatten(like)))
+    return with_arrays("", like, {f".{name}": x for name, x in arrays.items()})
+
+
+def _refuse_strangers(names: set[str]) -> None:
+    if names:
+        msg = f"arrays that the structure has no place for: {', '.join(sorted(names))}."
+        raise OptionError(msg)
 
 
 def save(path: str | PathLike[str], params: Struct, *, backend: Any) -> None:
@@ -267,7 +278,8 @@ def load(path: str | PathLike[str], *, backend: Any, dtype: str | None = None, d
 def _described(value: Any) -> Any:
     """The structure as JSON: {"type": class, field: ...}, lists for tuples, "array", {"value": plain}."""
     if isinstance(value, Struct):
-        return {"type": type(value).__name__, **{n: _described(v) for n, v in _parts(value)}}
+        parts = {f.name: _described(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
+        return {"type": type(value).__name__, **parts}
     if isinstance(value, tuple):
         return [_described(v) for v in value]
     return "array" if _compat.is_array(value) else {"value": value}
@@ -292,14 +304,8 @@ def _rebuild(described: Any, arrays: Mapping[str, Array]) -> Any:
     except KeyError as error:
         msg = f"the array or class {error} is missing; there are {', '.join(sorted(arrays))}."
         raise OptionError(msg) from None
-    if used != set(arrays):
-        msg = f"arrays that the structure has no place for: {', '.join(sorted(set(arrays) - used))}."
-        raise OptionError(msg)
+    _refuse_strangers(set(arrays) - used)
     return built
-
-
-def _parts(params: Struct) -> list[tuple[str, Any]]:
-    return [(f.name, getattr(params, f.name)) for f in fields(params)]  # type: ignore[arg-type]
 
 
 def _share(width: int, heads: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -16,6 +17,7 @@ from ..errors import OptionError
 from . import article_head, stack
 from .compare import Work, on_every_backend, tabulate
 from .heatmap import Panel, save, show
+from .train import STEPS, School
 
 __all__ = ["demo"]
 
@@ -35,7 +37,8 @@ class _Exhibit(NamedTuple):
 
     prepare: Callable[[Backend, Any], Work]
     panels: Callable[..., list[Panel]]
-    notes: Callable[..., list[str]]
+    notes: Callable[..., list[Any]]
+    waiting: AbstractContextManager[Any] | None = None  # what is shown until it is there
 
 
 def demo(
@@ -46,6 +49,8 @@ def demo(
     layers: Annotated[
         int | None, typer.Option("--stack", metavar="N", help="How N stacked layers connect words.")
     ] = None,
+    train: Annotated[bool, typer.Option("--train", help="Heads that learn what the built one does.")] = False,
+    steps: Annotated[int, typer.Option(help="With --train.")] = STEPS,
     noun: Annotated[list[str] | None, typer.Option(help="A further noun for the built head; repeatable.")] = None,
     backend: Annotated[list[str] | None, typer.Option(help="Only this backend; repeatable.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
@@ -54,7 +59,11 @@ def demo(
     png: Annotated[Path | None, typer.Option(help="Write the picture to this file too.")] = None,
 ) -> None:
     """Show which words a head looks at, computed on every installed backend, and how far these are apart."""
-    if layers is not None:
+    if train:
+        if layers is not None or model is Model.minilm or noun:
+            raise OptionError("--train has models and words of its own. Leave out --stack, --model and --noun.")
+        exhibit = _train(_words(text), steps, dtype)
+    elif layers is not None:
         if model is Model.minilm:
             raise OptionError("--stack shows layers of its own. Leave out --stack, or --model minilm.")
         exhibit = _stack(_words(text), layers, dtype)
@@ -63,16 +72,16 @@ def demo(
     else:
         exhibit = _article(_words(text), article_head.NOUNS | {word.lower() for word in noun or ()}, dtype)
 
-    with Console(stderr=True).status("running"):
+    with exhibit.waiting or Console(stderr=True).status("running"):
         outcomes, refusals = on_every_backend(exhibit.prepare, backend or [], dtype, device)
-    results = outcomes[0].results
-    panels = exhibit.panels(*results)
+        results = outcomes[0].results
+        panels, notes = exhibit.panels(*results), exhibit.notes(*results)
 
     console = Console(highlight=False)
     for panel in panels:
         show(console, panel)
         console.print()
-    for note in exhibit.notes(*results):
+    for note in notes:
         console.print(note, markup=False)
     console.print()
     console.print(tabulate(outcomes))
@@ -166,3 +175,11 @@ def _stack(words: list[str], layers: int, dtype: str) -> _Exhibit:
         return stack.notes(words, influence.tolist())
 
     return _Exhibit(prepare, panels, notes)
+
+
+def _train(words: list[str], steps: int, dtype: str) -> _Exhibit:
+    """Heads in training, beside the built one."""
+    if steps < 1:
+        raise OptionError(f"--train needs at least one step, got {steps}.")
+    school = School(words, steps, dtype)
+    return _Exhibit(school.prepare, school.panels, school.notes, school.progress)
