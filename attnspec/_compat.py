@@ -97,6 +97,11 @@ def cast(x: Array, dtype: Any) -> Array:
     return namespace(x).astype(x, dtype, copy=False)
 
 
+def turned(x: Array) -> Array:
+    """The last two axes exchanged. (torch maps `permute_dims` over many cotangents at once, `matrix_transpose` not.)"""
+    return namespace(x).permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
 def widened(x: Array) -> Array:
     """Half precision in float32, float32 and float64 as they are: the dtype of every inside (SHAPE-3)."""
     xp = namespace(x)

@@ -19,7 +19,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ._compat import Array, cast, widened
+from ._compat import Array, cast, turned, widened
 from .blocks import masked_scores, over_keys, over_queries, parts
 from .derivative import summed_to
 from .dropout import keep_tile, kept_scale
@@ -101,8 +101,11 @@ def weights_backward(saved: Saved, numerics: Numerics) -> Gradients:
 def _walk_back(request: Request, numerics: Numerics, rows: Rows) -> Gradients:
     arrays = arrays_in("", request)
     found: dict[str, list[tuple[Block, Array]]] = {}
-    for block, part in parts(request):
-        of_part = Rows(*(None if x is None else part_of(x, block, 2) for x in rows))
+    given = [x for x in rows if x is not None]
+    # Cotangents may be under a transform that the arrays know nothing of.
+    numerics = numerics.suited(request) if request.host.concrete(*given) else numerics
+    for block, part in parts(request, *given):
+        of_part = rows if part is request else Rows(*(None if x is None else part_of(x, block, 2) for x in rows))
         for name, x in _of_part(part, numerics, of_part).items():
             found.setdefault(name, []).append((_place(request, name, arrays[f".{name}"].shape, block), x))
     return {name: joined(request.xp, pieces) for name, pieces in found.items()}
@@ -116,7 +119,7 @@ def _place(request: Request, name: str, shape: tuple[int, ...], block: Block) ->
 
 
 def _of_part(request: Request, numerics: Numerics, whole: Rows) -> Gradients:
-    xp, spread, numerics = request.xp, _spread(request), numerics.suited(request)
+    xp, spread = request.xp, _spread(request)
     operands = numerics.prepare(request)
     by_query = [name for name, by in spread.items() if by.by_query]
 
@@ -156,7 +159,7 @@ def _of_rows(
 
         p = numerics.exponentials(rows.part(), scores)
         p = p if rows.bad is None else xp.where(rows.bad, math.nan, p)
-        of_p = numerics.matmul(rows.of_out, xp.matrix_transpose(v_tile))
+        of_p = numerics.matmul(rows.of_out, turned(v_tile))
         if rows.of_weights is not None:
             of_p = of_p + k.of(rows.of_weights, -1)
         kept = p
@@ -170,7 +173,7 @@ def _of_rows(
         of_keys = (
             numerics.matmul_of_keys(of_product, q_tile, G),
             numerics.matmul_of_keys(seen(kept), rows.of_out, G),
-            *(xp.matrix_transpose(found[n]) for n in by_key),
+            *(turned(found[n]) for n in by_key),
         )
         return {n: x + found[n] for n, x in carry.items()}, of_keys
 
@@ -184,7 +187,7 @@ def _of_rows(
         return *(_no_gradient(request, k.of(x, -2)) for x in (request.k, request.v)), *blank
 
     found, (of_k, of_v, *biases) = over_keys(request, stripe, step, carry, nothing)
-    biases = [xp.matrix_transpose(x) for x in biases]
+    biases = [turned(x) for x in biases]
     return {**found, "k": of_k, "v": of_v, **dict(zip(by_key, biases, strict=True))}
 
 

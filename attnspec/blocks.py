@@ -161,11 +161,12 @@ def in_parts(request: Request, compute: Callable[[Request, Block], tuple[Array, 
     return tuple(joined(request.xp, [(block, x) for (block, _), x in zip(found, xs, strict=True)]) for xs in each)
 
 
-def parts(request: Request) -> list[tuple[Block, Request]]:
-    """The call in blocks of a few heads where its arrays have values, else whole."""
+def parts(request: Request, *more: Array) -> list[tuple[Block, Request]]:
+    """The call in blocks of a few heads where its arrays, and what goes with them, have values, else whole."""
     axes = request.axes
     area = max(1, min(axes.Q, _SIDE) * min(axes.K, _SIDE))
-    many = _AREA // area if request.host.concrete(request.q, request.k, request.v) else math.prod(axes.scores[:-2])
+    plain = request.host.concrete(request.q, request.k, request.v, *more)
+    many = _AREA // area if plain else math.prod(axes.scores[:-2])
     found = blocks(axes, max(1, many))
     return [(block, request if len(found) == 1 else request.part(block)) for block in found]
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ._compat import Array, dtype_name, namespace, widened
+from ._compat import Array, dtype_name, namespace, turned, widened
 from .host import beside
 from .numerics import Numerics, Operands, Partial
 from .request import Request
@@ -34,7 +34,7 @@ class Fast:
         if request.host.concrete(q, k, v) and all(bool(xp.all(f)) for f in finite):
             return Operands(q, k, v, None, None, None)
         bad_q, bad_k, bad_v = (~xp.all(f, axis=-1, keepdims=True) for f in finite)
-        by_key = [xp.matrix_transpose(_for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v)]
+        by_key = [turned(_for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v)]
         return Operands(q, k, v, bad_q, *by_key)
 
     def queries(self, request: Request, operands: Operands, q: Span) -> Array:
@@ -66,7 +66,7 @@ class Fast:
 
     def product(self, request: Request, q: Array, k: Array) -> Array:
         xp = request.xp
-        s = grouped_matmul(xp, q, xp.matrix_transpose(k))
+        s = grouped_matmul(xp, q, turned(k))
         for share in _shares(request.scale)[2] if is_number(request.scale) else ():
             s = _apart(xp, s) * share
         return s
@@ -109,7 +109,7 @@ class Fast:
 
     def matmul_of_keys(self, a: Array, b: Array, G: int) -> Array:
         xp = namespace(a)
-        return xp.matmul(xp.matrix_transpose(_stacked(xp, a, G)), _stacked(xp, b, G))
+        return xp.matmul(turned(_stacked(xp, a, G)), _stacked(xp, b, G))
 
     def pull_score(self, request: Request, product: Array, gradient: Array) -> Array:
         if request.softcap is not None:

@@ -63,5 +63,5 @@ def joined(xp: Any, parts: Sequence[tuple[Block, Array]], axis: int = 0) -> Arra
     along: dict[int, list[tuple[Block, Array]]] = {}
     for place, x in parts:
         along.setdefault(place[axis].start, []).append((place, x))
-    pieces = [joined(xp, some, axis + 1) for _, some in sorted(along.items())]
+    pieces = [joined(xp, along[start], axis + 1) for start in sorted(along)]
     return pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=axis)

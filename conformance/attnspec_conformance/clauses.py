@@ -57,6 +57,14 @@ _REQUIRED = {
 _EXTENDED = {
     "MASK-6b": "NaN and infinity at masked pairs change no bit of output, lse or weights.",
     "MASK-6c": "Garbage at masked pairs changes no bit of any gradient; keys that nobody sees get exactly 0.",
+    "GRADIENT-1": "Gradients of attention are those of the formulas: q, k, v, bias, sink, scale, softcap, rate.",
+    "GRADIENT-2": "Gradients of the other components, of inputs and parameters, are those of their formulas.",
+    "GRADIENT-3": "The gradient of dropout goes through the very entries that the forward pass kept.",
+    "GRADIENT-4": "By every route the gradients are the same, and recording them changes no bit of the answer.",
+    "GRADIENT-5": "NaN goes to exactly dq of the rows that see it and dk, dv of the keys that those rows see.",
+    "GRADIENT-6": "A pullback has the arguments' structure, zeros for what is unused, None for what is no float.",
+    "FEEDFORWARD-1": "The network is activation(x W_in + b_in) W_out + b_out, gated or not; gelu is exact, by erf.",
+    "LOSS-1": "cross_entropy is log(sum exp(logits)) - logits_label, and 0 with its gradient where its mask is False.",
 }
 
 CLAUSES: dict[str, Clause] = {

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import attnspec
-from attnspec.backend import choose
 
 from . import masks
 from .masks import Array

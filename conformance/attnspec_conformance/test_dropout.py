@@ -10,8 +10,9 @@ import pytest
 import attnspec
 from attnspec.errors import OptionError
 
-from . import bounds, oracle_random
-from .problems import constant, normal, rounded
+from . import bounds, masks, oracle, oracle_random
+from .judges import near
+from .problems import constant, normal, problem, rounded
 
 RATES = (0.1, 0.25, 0.5, 0.9)
 
@@ -65,6 +66,12 @@ def test_a_rate_may_be_an_array(backend: Any, rate: float) -> None:
     wanted = np.where(keep, x / (1 - rate), 0.0) if rate < 1 else np.zeros(x.shape)
     allowed = bounds.dropped(wanted, rate, "float32") if 0 < rate < 1 else np.zeros(x.shape)
     assert np.all(np.abs(drop(backend, x, by_array) - wanted) <= allowed)
+    call = problem(want="lse", dropout=masks.Dropout(rate, 3))
+    drops = attnspec.Dropout(by_array, attnspec.random.key(3))
+    out, _ = attnspec.attention_with_lse(*map(backend.asarray, (call.q, call.k, call.v)), dropout=drops)
+    exact = oracle.attention(call)
+    verdict = near("out", np.asarray(backend.to_numpy(out)), exact.out, bounds.out(exact, "float32"))
+    assert verdict.ok, verdict.message
 
 
 def half(backend: Any, dtype: str) -> None:

@@ -213,7 +213,7 @@ def test_a_mask_that_is_not_boolean(backend: Any, dtype: str) -> None:
 def test_a_mask_that_does_not_broadcast(backend: Any, shape: tuple[int, ...]) -> None:
     q, k, v = qkv(backend)
     mask = backend.asarray(np.ones(shape, bool))
-    refuse(ShapeError, (str(shape), str((2, 4, 5, 7))), lambda: attnspec.attention(q, k, v, mask=mask))
+    refuse(ShapeError, ("mask", str(shape), str((2, 4, 5, 7))), lambda: attnspec.attention(q, k, v, mask=mask))
 
 
 @pytest.mark.clause("MASK-2", "ERROR-1")
@@ -230,6 +230,7 @@ def test_rules_that_mean_nothing(backend: Any) -> None:
     refuse(OptionError, ("right", "1.5"), lambda: attnspec.window(0, 1.5))  # type: ignore[arg-type]
     refuse(OptionError, ("align", "middle"), lambda: attnspec.causal(align="middle"))  # type: ignore[arg-type]
     refuse(DTypeError, ("offset", "float32"), lambda: attnspec.causal(backend.asarray(np.ones(2, np.float32))))
+    refuse(DTypeError, ("offset", "2.5"), lambda: attnspec.window(1, 1, offset=2.5))
     refuse(DTypeError, ("lengths", "2.5"), lambda: attnspec.padding(2.5))
     floats = backend.asarray(np.ones(5, np.float32))
     three, five, six, seven = (backend.asarray(np.ones(n, np.int32)) for n in (3, 5, 6, 7))

@@ -124,6 +124,8 @@ def test_rms_norm_is_its_definition(backend: Any, eps: float) -> None:
     made = backend.asarray(x), backend.asarray(gamma)
     wanted = oracle_layers.rms_norm(Value.given(x), gamma, eps, UNIT["float32"])
     compare(backend, attnspec.rms_norm(*made, eps=eps), wanted)
+    row = Value(wanted.exact[1, 2], wanted.error[1, 2])
+    compare(backend, attnspec.rms_norm(made[0][1, 2, :], made[1], eps=eps), row)
     if eps == 1e-5:
         compare(backend, attnspec.rms_norm(*made), wanted)
 
@@ -174,7 +176,7 @@ def test_norms_refuse_what_does_not_fit(backend: Any) -> None:
     with pytest.raises(ShapeError, match=r"^gamma has shape \(4,\)"):
         attnspec.rms_norm(x, short)
     for eps in (-1e-5, float("nan"), float("inf")):
-        with pytest.raises(OptionError, match="^eps="):
+        with pytest.raises(OptionError, match=r"^eps="):
             attnspec.layer_norm(x, eps=eps)
     with pytest.raises(DTypeError, match="int32"):
         attnspec.layer_norm(backend.asarray(np.ones((2, 5), np.int32)))

@@ -66,7 +66,8 @@ def some_rows(call: Call) -> Call:
 def test_a_long_call_of_many_heads_has_the_answer_of_the_definition(backend: Any, name: str) -> None:
     call = CALLS[name].but(want="lse")
     whole = BackendSubject(backend).forward(call)
-    assert whole.error is None, whole.message
+    assert whole.out is not None, whole.message
+    assert whole.lse is not None
     answer = replace(whole, out=whole.out[..., ROWS, :], lse=whole.lse[..., ROWS])
     verdict = within_bound(some_rows(call))((answer,))
     assert verdict.ok, verdict.message
@@ -88,13 +89,21 @@ def test_the_draw_over_a_long_call_of_many_heads_is_that_of_its_whole_index_spac
 
 @pytest.mark.clause("PATH-1", "SCORE-5")
 def test_rules_with_a_row_for_each_head_are_those_of_each_head_alone(backend: Any) -> None:
-    """Products of small integers are exact, and a row of weights has the same operations in every part."""
+    """Products of small integers are exact, so that the order in which a row is added up is all that may differ."""
     q, k = (backend.asarray(np.round(2 * x).astype(np.float32)) for x in (CALLS["plain"].q, CALLS["plain"].k))
     table, slopes = (backend.asarray(normal(seed, *shape)) for seed, shape in ((24, (H, 41)), (25, (H,))))
     bias = attnspec.relative_bias(table) + attnspec.alibi(slopes)
     whole = attnspec.attention_weights(q, k, bias=bias)
+
+    def plain(x: Any) -> Any:
+        return np.asarray(backend.to_numpy(x)).astype(np.float64)
+
     for h in range(H):
         alone = attnspec.relative_bias(table[h : h + 1, :]) + attnspec.alibi(slopes[h : h + 1])
         g = h // (H // G)
         part = attnspec.attention_weights(q[:, h : h + 1, ...], k[:, g : g + 1, ...], bias=alone)
-        np.testing.assert_array_equal(backend.to_numpy(whole[:, h : h + 1, ...]), backend.to_numpy(part))
+        wanted = plain(part)
+        verdict = near(
+            "weights", plain(whole[:, h : h + 1, ...]), wanted, 2 * (K + 12) * bounds.UNIT["float32"] * wanted
+        )
+        assert verdict.ok, verdict.message

@@ -131,7 +131,7 @@ def test_everything_stays_on_the_device_of_its_inputs(backend: Any) -> None:
         q,
         k,
         v,
-        mask=attnspec.causal() & (attnspec.padding(lengths) | ~attnspec.segments([0, 1, 0, 1, 0])),
+        mask=attnspec.causal([0, 1]) & (attnspec.padding(lengths) | ~attnspec.segments([0, 1, 0, 1, 0])),
         bias=attnspec.alibi(6),
         dropout=attnspec.Dropout(0.25, attnspec.random.key(1)),
     )

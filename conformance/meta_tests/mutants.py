@@ -2,7 +2,8 @@
 
     python conformance/meta_tests/mutants.py FOLDER [--children N]
 
-The folder gets a copy of what the tests need, mutmut changes it there one place at a time and runs the suite on NumPy.
+The folder gets a copy of what the tests need, mutmut changes it there one place at a time and runs the suite on NumPy,
+and the tests of the seam to kernels, which NumPy has none of.
 The wording of refusals is left alone: `msg = ...`, the lines of a text that goes on, `raise SomeError(msg)`.
 """
 
@@ -28,6 +29,7 @@ LEFT_OUT = ("test_random.py", "test_rotary.py", "test_memory.py", "test_textbook
 SETTINGS = """
 [mutmut]
 source_paths = attnspec
+timeout_multiplier = 3
 only_mutate = {modules}
 do_not_mutate_patterns =
     ^\\s*msg \\+?=
@@ -45,6 +47,7 @@ pytest_add_cli_args =
     numpy
 pytest_add_cli_args_test_selection =
     conformance/attnspec_conformance
+    conformance/meta_tests/test_host.py
     {left_out}
 """
 NAME = re.compile(r"x(?:_|ǁ(?P<cls>\w+)ǁ)(?P<function>\w+?)__mutmut_(?P<number>orig|\d+)$")

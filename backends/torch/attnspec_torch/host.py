@@ -47,6 +47,7 @@ def concrete(*arrays: Any) -> bool:
         and a.device.type != "meta"
         and not (a.requires_grad and torch.is_grad_enabled())
         and not torch._C._functorch.is_functorch_wrapped_tensor(a)
+        and not torch._C._functorch.is_legacy_batchedtensor(a)
         for a in arrays
     )
 

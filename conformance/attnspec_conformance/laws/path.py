@@ -42,7 +42,7 @@ def tiles_do_not_matter() -> Iterator[Trial]:
 
 @law("PATH-1")
 def every_key_counts_among_a_thousand() -> Iterator[Trial]:
-    """Equal scores: a lost key is 1e-3 of lse and of the mean of ones and minus ones, a third or less of which is allowed."""
+    """Equal scores: a lost key is 1e-3 of lse and of the mean of ones and minus ones; a third of that is allowed."""
     keys = 1001
     v = constant(1, keys, 1)
     v[::2] = -1

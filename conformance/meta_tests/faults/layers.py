@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 import attnspec
-from attnspec import block, cache, multihead, numerics
+from attnspec import block, cache, fast, multihead
 from attnspec._compat import namespace, widened
 
 from .registry import breaks
@@ -268,4 +268,4 @@ def length_of_the_first_item_for_all(patch):
 
 @breaks("MULTIHEAD-4", "test_multihead")
 def tail_of_the_cache_multiplied_by_zero(patch):
-    patch.setattr(numerics, "_cleaned", lambda xp, x, bad: widened(x))
+    patch.setattr(fast, "_cleaned", lambda xp, x, bad: widened(x))

@@ -12,17 +12,17 @@ Install = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """What has to fail: a clause, by this module's tests, on NumPy."""
+    """What has to fail: a clause, by the tests of a module of the suite or, without one, of all of them, on NumPy."""
 
     clause: str
-    tests: str
+    tests: str | None
     install: Install
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def breaks(clause: str, tests: str) -> Callable[[Install], Install]:
+def breaks(clause: str, tests: str | None = None) -> Callable[[Install], Install]:
     """Enter a fault; the function's name says what is wrong."""
 
     def enter(install: Install) -> Install:

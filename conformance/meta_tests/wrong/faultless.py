@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,19 +36,24 @@ class Faultless:
         return None
 
     def forward(self, call: Call) -> Result:
-        arrays = {name: np.array(getattr(call, name)) for name in "qkv"}
-        with np.errstate(all="ignore"):
-            result = self.answer(call.but(**arrays))
-        untouched = all(np.array_equal(x, getattr(call, name), equal_nan=True) for name, x in arrays.items())
-        return Result(**{**vars(result), "untouched": untouched})
+        return self.untouching(self.answer, call)
 
     def vjp(self, call: Call) -> Result:
+        return self.untouching(self.pulled, call)
+
+    def untouching(self, answer, call):
+        arrays = {name: np.array(getattr(call, name)) for name in "qkv"}
         with np.errstate(all="ignore"):
-            forward = self.answer(call.but(want="lse"))
-            if forward.error is not None:
-                return forward
-            pulled = (rounded(x, call.dtype).astype(np.float64) for x in self.gradients(call, self.tape))
-        return Result(**dict(zip(("dq", "dk", "dv"), pulled, strict=True)), dtype=call.dtype)
+            result = answer(call.but(**arrays))
+        untouched = all(np.array_equal(x, getattr(call, name), equal_nan=True) for name, x in arrays.items())
+        return replace(result, untouched=untouched)
+
+    def pulled(self, call):
+        forward = self.answer(call.but(want="lse"))
+        if forward.error is not None:
+            return forward
+        gradients = (rounded(x, call.dtype).astype(np.float64) for x in self.gradients(call, self.tape))
+        return Result(**dict(zip(("dq", "dk", "dv"), gradients, strict=True)), dtype=call.dtype)
 
     def answer(self, call):
         single = call.q.ndim == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from attnspec_conformance import masks
 from attnspec_conformance.problems import rounded
@@ -117,7 +119,7 @@ class LyingCapability(Faultless):
         result = super().answer(call)
         if call.dtype != "float64" or result.error:
             return result
-        return Result(**{**vars(result), "dtype": "float32"})
+        return replace(result, dtype="float32")
 
 
 @breaks("SHAPE-3")
