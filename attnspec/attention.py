@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from . import _compat
 from ._compat import Array, cast, dtype_name
 from .backward import attend_backward, weights_backward
@@ -178,14 +180,22 @@ def attention_weights(
         q, k, k[..., :0], mask=mask, bias=bias, scale=scale, softcap=softcap, sink=sink,
         q_positions=q_positions, k_positions=k_positions,
     )  # fmt: skip
+    request = _watchable(request, "auto")
     with request.host.scope():
         p, *_ = differentiable(
             lambda r: r.host.run(weights, r, FAST),
             lambda *saved: saved[0].host.run(weights_backward, saved, FAST),
             request,
+            always=not request.portable,
         )
         p = cast(p, request.q.dtype)
         return p[0, ...] if request.headless else p
+
+
+def _watchable(request: Request, implementation: str) -> Request:
+    """Marked as portable where frameworks differentiate its operations: somebody's own bias may hold anything."""
+    own = request.bias is None or request.bias.differentiable
+    return replace(request, portable=implementation == "portable" or not own)
 
 
 def _attend(request: Request, numerics: Numerics, implementation: str, *, want_lse: bool) -> tuple[Array, Array]:
@@ -193,6 +203,7 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
     if implementation not in ("auto", "portable", "native"):
         msg = f'implementation={implementation!r}: "auto", "portable" or "native" is needed.'
         raise OptionError(msg)
+    request = _watchable(request, implementation)
     with request.host.scope():
         out, lse = None, None
         if implementation != "portable":
@@ -203,7 +214,7 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
                 lambda r: r.host.run(attend, r, numerics),
                 lambda *saved: saved[0].host.run(attend_backward, saved, numerics),
                 request,
-                always=implementation != "portable" and (request.bias is None or request.bias.differentiable),
+                always=not request.portable,
             )
             out = cast(walked, request.q.dtype) if out is None else out
         if request.headless:

@@ -19,6 +19,7 @@ from .parts import Block, blocks, joined
 from .request import Request
 from .rules import Status
 from .shapes import Span
+from .struct import arrays_in
 
 
 class Seen(NamedTuple):
@@ -165,7 +166,7 @@ def parts(request: Request, *more: Array) -> list[tuple[Block, Request]]:
     """The call in blocks of a few heads where its arrays, and what goes with them, have values, else whole."""
     axes = request.axes
     area = max(1, min(axes.Q, _SIDE) * min(axes.K, _SIDE))
-    plain = request.host.concrete(request.q, request.k, request.v, *more)
+    plain = not request.portable and request.host.concrete(*arrays_in("", request).values(), *more)
     many = _AREA // area if plain else math.prod(axes.scores[:-2])
     found = blocks(axes, max(1, many))
     return [(block, request if len(found) == 1 else request.part(block)) for block in found]

@@ -15,13 +15,14 @@ from .host import beside
 from .numerics import Numerics, Operands, Partial
 from .request import Request
 from .shapes import Span, is_number
+from .struct import arrays_in
 
 
 class Fast:
     """Online softmax: a running maximum, and sums rescaled whenever it grows."""
 
     def suited(self, request: Request) -> Numerics:
-        if not request.host.concrete(request.q, request.k, request.v):
+        if request.portable or not request.host.concrete(*arrays_in("", request).values()):
             return self
         return BOUNDED if _is_bounded(request) else EAGER
 
@@ -126,7 +127,7 @@ class Fast:
 
 
 class Eager(Fast):
-    """The same on arrays with values: scores are overwritten, and rows summed by a product with ones."""
+    """The same on arrays with values: tiles are overwritten, and rows summed by a product with ones."""
 
     def suited(self, request: Request) -> Numerics:
         return self
@@ -135,20 +136,18 @@ class Eager(Fast):
         xp = namespace(scores)
         reference = xp.maximum(part.reference, xp.max(scores, axis=-1, keepdims=True))
         shift = _shift(xp, reference)
-        scores -= shift
-        total, out = _sums(xp, xp.exp(scores), v, keep)
+        total, out = _sums(xp, xp.exp(_less(scores, shift)), v, keep)
         old = xp.exp(part.reference - shift)
         return Partial(reference, part.total * old + total, part.out * old + out)
 
     def exponentials(self, part: Partial, scores: Array) -> Array:
         xp = namespace(scores)
-        scores -= _shift(xp, part.reference)
-        return xp.exp(scores)
+        return xp.exp(_less(scores, _shift(xp, part.reference)))
 
     def pull_weights(self, p: Array, of_p: Array, delta: Array) -> Array:
-        of_p -= delta
-        of_p *= p
-        return of_p
+        gradient = _less(of_p, delta)
+        gradient *= p
+        return gradient
 
 
 class Bounded(Eager):
@@ -177,11 +176,14 @@ _SMALL, _TAME = 30.0, 2.0**50
 
 
 def _is_bounded(request: Request) -> bool:
-    """Whether |scale| |q| |k| is small, by Cauchy's inequality, for queries and keys all of which take part."""
+    """Whether |scale| |q| |k| is small, by Cauchy's inequality, in one head whose queries all see all the keys."""
     xp, axes = request.xp, request.axes
-    if request.bias is not None or not is_number(request.scale) or 0 in axes.scores or axes.Q < _AMORTISED:
+    q_span, k_span = request.q_span(0, axes.Q), request.k_span(0, axes.K)
+    # The numbers of one row would decide the bits of another that must not see them (MASK-6), or of another item.
+    together = request.mask is None or request.mask.status(q_span, k_span) == "all"
+    if request.bias is not None or not together or math.prod(axes.scores[:-2]) != 1:
         return False
-    if not (request.mask is None or request.mask.uses_all(request.q_span(0, axes.Q), request.k_span(0, axes.K))):
+    if not is_number(request.scale) or not axes.K or axes.Q < _AMORTISED:
         return False
     if not (request.sink is None or bool(xp.all(xp.abs(xp.asarray(request.sink)) <= _SMALL))):
         return False
@@ -190,6 +192,14 @@ def _is_bounded(request: Request) -> bool:
 
 
 _AMORTISED = 64  # with fewer queries, a pass over the keys costs more than it saves
+
+
+def _less(x: Array, y: Array) -> Array:
+    """x - y, in the place of x unless the leading axes of y are more."""
+    if x.shape[:-1] != y.shape[:-1]:
+        return x - y
+    x -= y
+    return x
 
 
 def _sums(xp: Any, p: Array, v: Array, keep: Array | None) -> tuple[Array, Array]:

@@ -32,7 +32,7 @@ def part_of(x: Any, block: Block, trailing: int, axes: Axes | None = None) -> An
 def places_of(shape: Shape, block: Block, trailing: int, axes: Axes | None = None) -> Block:
     """Where in its leading axes that part lies."""
     if axes is not None:
-        r = axes.H // axes.G
+        r = max(1, axes.H // max(1, axes.G))
         block = (*block[:-1], slice(block[-1].start // r, -(-block[-1].stop // r)))
     own = shape[: max(0, len(shape) - trailing)]
     of_axes = block[len(block) - len(own) :]
@@ -41,7 +41,7 @@ def places_of(shape: Shape, block: Block, trailing: int, axes: Axes | None = Non
 
 def blocks(axes: Axes, many: int) -> list[Block]:
     """(..., H) in blocks of about so many heads, each of whole groups or of a part of one."""
-    r = axes.H // max(1, axes.G)
+    r = max(1, axes.H // max(1, axes.G))
     counts: list[int] = []
     for size in reversed((*axes.lead, axes.H)):
         count = max(1, min(size, many))

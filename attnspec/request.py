@@ -57,6 +57,8 @@ class Dropout(Struct):
 class Request(Struct):
     """The validated arguments of one attention call; arrays of rank 3 or more.
 
+    portable
+        To be computed by the same operations whether or not somebody watches the arrays.
     whole, first
         Where this is a part of a call: the axes of that, and where in (..., H) the part begins.
     """
@@ -74,6 +76,7 @@ class Request(Struct):
     q_positions: Array | range | None = None
     k_positions: Array | range | None = None
     headless: bool = False
+    portable: bool = False
     whole: Axes | None = None
     first: tuple[int, ...] = ()
 

@@ -68,10 +68,6 @@ class Rule(Struct):
         """Name -> (array, the letters' lengths after the leading axes; None: it broadcasts to the scores)."""
         return {}
 
-    def uses_all(self, q: Span, k: Span, /) -> bool:
-        """Whether each of these queries is known to see a key, and each of the keys to be seen."""
-        return False
-
     def part(self, block: Block) -> Rule:
         """The rule for a block of the axes (..., H)."""
         held = {name: part_of(x, block[:-1], len(tail or ())) for name, (x, tail) in self.arrays().items()}
@@ -148,14 +144,6 @@ class Window(Rule):
             return "none"
         within = (high is None or most <= high) and (low is None or least >= low)
         return "all" if within else "some"
-
-    def uses_all(self, q: Span, k: Span, /) -> bool:
-        if q.bounds is None or k.bounds is None or type(self.offset) is not int:
-            return False
-        low, high = self._bounds(q, k, lambda x: x)
-        # Bounds on j - i: the first and the last of both axes are the hardest to reach.
-        first, last = k.bounds[0] - q.bounds[0], k.bounds[1] - q.bounds[1]
-        return (high is None or high >= max(first, last)) and (low is None or low <= min(first, last))
 
     def _bounds(self, q: Span, k: Span, place: Callable[[Any], Any]) -> tuple[Any, Any]:
         shift = place(clamped(self.offset)) + (k.total - q.total if self.align == "end" else 0)

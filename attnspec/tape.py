@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -67,11 +68,15 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., Any]]:
     [[1.0], [1.0]]
     """
     arrays = arrays_in("", args)
-    if any(isinstance(x, Taped) for x in arrays.values()):
+    if _recording.get():
         msg = "vjp inside vjp: for second derivatives use the framework's own autodiff, e.g. jax.grad or torch.func."
         raise OptionError(msg)
     inputs = {name: Taped(x, Step()) for name, x in arrays.items() if dtype_name(x) in FLOATING}
-    result = fn(*with_arrays("", args, inputs))
+    token = _recording.set(True)
+    try:
+        result = fn(*with_arrays("", args, inputs))
+    finally:
+        _recording.reset(token)
     results = arrays_in("", result)
 
     def pullback(cotangent: Any = None) -> tuple[Any, ...]:
@@ -82,6 +87,10 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., Any]]:
         return tuple(with_arrays("", args, dict.fromkeys(arrays) | filled))
 
     return with_arrays("", result, {name: unwrapped(x) for name, x in results.items()}), pullback
+
+
+# Whether a function is being recorded: what an inner vjp would give, the outer one would take for a constant.
+_recording: ContextVar[bool] = ContextVar("attnspec.vjp", default=False)
 
 
 def _cotangents(results: dict[str, Array], cotangent: Any) -> dict[str, Array]:

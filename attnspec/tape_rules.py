@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from ._compat import Array, Namespace
+from .errors import DTypeError
 from .host import beside
 
 Rule = Callable[..., tuple[Array, Callable[[Array], Sequence[Array | None]]]]
@@ -42,7 +43,7 @@ _SLOPES: dict[str, Callable[..., Sequence[Any]]] = {
     "subtract": lambda xp, y, a, b: (1.0, -1.0),
     "multiply": lambda xp, y, a, b: (b, a),
     "divide": lambda xp, y, a, b: (1.0 / b, -y / b),
-    "pow": lambda xp, y, a, b: (b * a ** (b - 1), _log(xp, a) * y),
+    "pow": lambda xp, y, a, b: (_power_slope(xp, a, b), _log(xp, a) * y),
     "maximum": lambda xp, y, a, b: _shares(xp, a >= b, b >= a, y),
     "minimum": lambda xp, y, a, b: _shares(xp, a <= b, b <= a, y),
     "negative": lambda xp, y, a: (-1.0,),
@@ -60,6 +61,13 @@ _SLOPES: dict[str, Callable[..., Sequence[Any]]] = {
 }
 for _name, _slopes in _SLOPES.items():
     _elementwise(_name, _slopes)
+
+
+def _power_slope(xp: Namespace, a: Any, b: Any) -> Any:
+    """b a^(b - 1), 0 for b = 0 even at a = 0."""
+    if isinstance(b, int | float):
+        return b * a ** (b - 1) if b else 0.0
+    return xp.where(b == 0, 0.0, b * a ** xp.where(b == 0, 1.0, b - 1))
 
 
 def _log(xp: Namespace, a: Any) -> Any:
@@ -191,7 +199,7 @@ def getitem(xp: Namespace, x: Array, index: Any) -> Any:
     entries = index if isinstance(index, tuple) else (index,)
     if not all(n is None or n is Ellipsis or isinstance(n, int | slice) for n in entries):
         msg = f"x[{index!r}] has no rule under attnspec.vjp; integers, slices, None and ... have."
-        raise TypeError(msg)
+        raise DTypeError(msg)
     y = x[index]
 
     def back(g: Array) -> Any:

@@ -178,7 +178,7 @@ DENSE: dict[str, tuple[Call, dict[str, Array], tuple[str, ...]]] = {
 
 
 @pytest.mark.clause("GRADIENT-1")
-@pytest.mark.needs("vjp", "float64")
+@pytest.mark.needs("autodiff", "float64")
 @pytest.mark.parametrize("name", DENSE)
 def test_gradients_are_those_of_the_framework_through_the_dense_formula(backend: Any, name: str) -> None:
     """Both are within the bound of the formulas, and so at most twice it apart."""
@@ -257,7 +257,7 @@ def test_forward_mode_is_that_of_the_formulas(backend: Any, name: str) -> None:
     holds(near("tangent", np.asarray(backend.to_numpy(got)), wanted.exact, wanted.error))
 
 
-@pytest.mark.needs("vjp")
+@pytest.mark.needs("autodiff")
 @pytest.mark.clause("SCORE-4", "MASK-5")
 @pytest.mark.parametrize("name", FORWARD)
 def test_the_reverse_of_reverse_mode_is_the_forward_derivative(backend: Any, name: str) -> None:
@@ -270,7 +270,7 @@ def test_the_reverse_of_reverse_mode_is_the_forward_derivative(backend: Any, nam
     holds(near("tangent", np.asarray(backend.to_numpy(got)), wanted.exact, wanted.error))
 
 
-@pytest.mark.needs("vjp")
+@pytest.mark.needs("autodiff")
 @pytest.mark.clause("GRADIENT-4")
 def test_a_function_given_its_backward_is_differentiated_by_it(backend: Any) -> None:
     """A derivative that no rule of calculus would give: 3 for x * x, so that only the one given can have made it."""

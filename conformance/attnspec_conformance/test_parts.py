@@ -107,3 +107,41 @@ def test_rules_with_a_row_for_each_head_are_those_of_each_head_alone(backend: An
             "weights", plain(whole[:, h : h + 1, ...]), wanted, 2 * (K + 12) * bounds.UNIT["float32"] * wanted
         )
         assert verdict.ok, verdict.message
+
+
+@pytest.mark.needs("vjp", "in_place")
+@pytest.mark.clause("PATH-1")
+@pytest.mark.parametrize("implementation", ["auto", "portable"])
+@pytest.mark.parametrize("options", [{}, {"scale": 2.0**-6}])
+def test_recording_changes_no_bit_of_a_long_call_either(
+    backend: Any, implementation: str, options: dict[str, Any]
+) -> None:
+    q, k, v = (backend.asarray(x) for x in (CALLS["plain"].q, CALLS["plain"].k, CALLS["plain"].v))
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return attnspec.attention_with_lse(q, k, v, implementation=implementation, **options)
+
+    def weigh(q: Any, k: Any) -> tuple[Any]:
+        return (attnspec.attention_weights(q, k, **options),)
+
+    if implementation == "portable" and "autodiff" not in backend.capabilities:
+        pytest.skip("plain operations are not recorded where the framework does not differentiate")
+    for function, operands in ((attend, (q, k, v)), (weigh, (q, k))):
+        recorded, _ = backend.vjp(function, *operands)
+        for one, other in zip(function(*operands), recorded, strict=True):
+            np.testing.assert_array_equal(backend.to_numpy(one), backend.to_numpy(other))
+
+
+@pytest.mark.clause("SHAPE-1", "SHAPE-2")
+@pytest.mark.parametrize(("heads", "rows"), [(H, 5), (1, 66)])
+def test_values_may_have_leading_axes_that_queries_and_keys_lack(backend: Any, heads: int, rows: int) -> None:
+    call = problem(26, lead=(B,), H=heads, Q=rows, K=rows, mask=masks.Causal(), want="lse")
+    call = call.but(q=call.q[0], k=call.k[0])
+    verdict = within_bound(call)((BackendSubject(backend).forward(call),))
+    assert verdict.ok, verdict.message
+
+
+@pytest.mark.clause("SHAPE-2")
+def test_no_heads_give_no_answers(backend: Any) -> None:
+    x = backend.asarray(np.zeros((0, 3, 2), np.float32))
+    assert tuple(attnspec.attention(x, x, x, mask=attnspec.causal()).shape) == (0, 3, 2)

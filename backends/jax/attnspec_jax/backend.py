@@ -22,7 +22,9 @@ vmap = jax.vmap
 
 
 # float64 counts among them: `enable` turns it on, and `asarray` refuses it while it is off.
-capabilities = frozenset({"float64", "float16", "bfloat16", "jit", "vjp", "jvp", "vmap", "pytree", "known_shapes"})
+capabilities = frozenset(
+    {"float64", "float16", "bfloat16", "jit", "vjp", "autodiff", "jvp", "vmap", "pytree", "known_shapes"}
+)
 
 
 def enable(capability: str) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
+from attnspec.tape import vjp
+
 __all__ = ["asarray", "capabilities", "devices", "jit", "name", "synchronize", "to_numpy", "vjp", "xp"]
 
 name = "numpy"
 jit = None
-vjp = None
 
 
 def _has_bfloat16() -> bool:
@@ -22,7 +23,7 @@ def _has_bfloat16() -> bool:
     return True
 
 
-capabilities = frozenset({"float64", "float16", "in_place", "device_argument", "known_shapes"}) | (
+capabilities = frozenset({"float64", "float16", "vjp", "in_place", "device_argument", "known_shapes"}) | (
     {"bfloat16"} if _has_bfloat16() else set()
 )
 

@@ -7,14 +7,15 @@ from typing import Any
 import array_api_strict as xp
 import numpy as np
 
+from attnspec.tape import vjp
+
 __all__ = ["asarray", "capabilities", "devices", "jit", "name", "synchronize", "to_numpy", "vjp", "xp"]
 
 _Array = type(xp.zeros(()))
 
 name = "strict"
 jit = None
-vjp = None
-capabilities = frozenset({"float64", "in_place", "device_argument", "known_shapes", "second_device"})
+capabilities = frozenset({"float64", "vjp", "in_place", "device_argument", "known_shapes", "second_device"})
 
 
 def devices() -> list[Any]:

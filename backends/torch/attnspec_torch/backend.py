@@ -19,8 +19,8 @@ jit = partial(torch.compile, fullgraph=True, dynamic=False)
 vmap = torch.func.vmap
 capabilities = frozenset(
     {
-        "float64", "float16", "bfloat16", "jit", "vjp", "jvp", "vmap", "pytree", "in_place", "device_argument",
-        "known_shapes", "second_device",
+        "float64", "float16", "bfloat16", "jit", "vjp", "autodiff", "jvp", "vmap", "pytree", "in_place",
+        "device_argument", "known_shapes", "second_device",
     }
 )  # fmt: skip
 
