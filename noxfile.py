@@ -33,6 +33,7 @@ COMPILED = {
 }
 # The first has no examples, in the second every name is a backend's, those too that pytest looks for.
 DOCTESTS = ("--ignore", "attnspec/cli", "--ignore", "attnspec/backend.py")
+JUDGE = "conformance/cli_tests/test_conformance_cli.py"  # the command that judges: the same for every backend
 SUITE = ("-p", "attnspec_conformance.plugin", "--pyargs", "attnspec_conformance")
 
 
@@ -73,6 +74,7 @@ def meta(session: nox.Session) -> None:
     """The suite judged: wrong implementations that it must fail, its plug-in, the registry, the docstrings."""
     _install(session, "numpy")
     session.run("pytest", "-q", "conformance/meta_tests", *session.posargs)
+    session.run("pytest", "-q", JUDGE, *session.posargs)
     session.run("pytest", "-q", "--doctest-modules", "attnspec", *DOCTESTS, *session.posargs)
 
 
@@ -81,7 +83,8 @@ def meta(session: nox.Session) -> None:
 def conformance(session: nox.Session, backend: str) -> None:
     """The suite, the command line and the real model on one backend."""
     _install(session, backend)
-    session.run("pytest", "-q", "conformance/cli_tests", env=COMPILED | {"ATTNSPEC_BACKEND": backend})
+    chosen = COMPILED | {"ATTNSPEC_BACKEND": backend}
+    session.run("pytest", "-q", "conformance/cli_tests", f"--ignore={JUDGE}", env=chosen)
     own = Path(f"backends/{backend}/tests")
     if own.is_dir():
         session.run("pytest", "-q", str(own), env=COMPILED)

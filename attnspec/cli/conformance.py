@@ -47,6 +47,8 @@ def _or_could_not_run(command: Callable[..., None]) -> Callable[..., None]:
             raise
         except (AttnspecError, OSError) as error:
             print(f"attnspec: {error}", file=sys.stderr)
+        except SystemExit as error:
+            print(f"attnspec: something ended the run with {error!r}", file=sys.stderr)
         except Exception:
             traceback.print_exc()
         else:
@@ -85,6 +87,7 @@ def judge_live(
         raise OptionError(f"no dtype {dtype!r}. Choose one of {', '.join(FLOATING)}.")
     if subject is not None and (backend or device):
         raise OptionError("a foreign subject brings its own arrays: give --subject without --backend and --device.")
+    _has_folders(json=json, html=html, junit_xml=junit_xml)
     suite = _suite()
     choice = suite.Choice(_select(clause or (), level), dtype, seed, **_given(cases=cases))
     with _progress() as told:
@@ -118,7 +121,16 @@ def judge(
     junit_xml: JunitFile = None,
 ) -> None:
     """Judge the answers that a program wrote to the calls of DIR."""
+    _has_folders(json=json, html=html, junit_xml=junit_xml)
     _report([_suite().judge_answers(directory, results)], json=json, html=html, junit=junit_xml)
+
+
+def _has_folders(**paths: Path | None) -> None:
+    """Refuse a report's path that cannot be written to, before the run that it would be lost after."""
+    for name, path in paths.items():
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            option = f"--{name.replace('_', '-')} {path}"
+            raise OptionError(f"{option}: a report is a file in a folder that is there; make it, or name another.")
 
 
 def _suite() -> Any:

@@ -69,7 +69,7 @@ def _gradients(call: Call, result: Result) -> Verdict:
     exact = oracle_gradients.gradients(call, call.dout, 0.0 if call.dlse is None else call.dlse)
     values = zip(GRADIENTS, (exact.q, exact.k, exact.v), strict=True)
     parts = [near(name, getattr(result, name), value.exact, value.error) for name, value in values]
-    return all_of([*parts, _dtype("dq", result, call.dtype)])
+    return all_of([*parts, _dtype(", ".join(GRADIENTS), result, call.dtype)])
 
 
 def gradients_zero(name: str, rows: Sequence[int]) -> Judge:
@@ -243,4 +243,4 @@ def _dtype(name: str, result: Result, dtype: str) -> Verdict:
     if name == "lse":
         wide = {"float64"} if dtype == "float64" else {"float32", "float64"}
         return Verdict(result.lse_dtype in wide, f"lse has dtype {result.lse_dtype} for {dtype} inputs")
-    return Verdict(result.dtype == dtype, f"{name} has dtype {result.dtype} for {dtype} inputs")
+    return Verdict(result.dtype == dtype, f"the dtype of {name} is {result.dtype} for {dtype} inputs")

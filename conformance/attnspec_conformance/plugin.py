@@ -149,7 +149,7 @@ def _load(names: Sequence[str], device: str | None, *, strictly: bool) -> dict[s
 def _foreign(spec: str) -> Subject:
     try:
         return foreign.load(spec)
-    except Exception as error:  # whatever somebody's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever somebody's module raises while it is imported
         raise pytest.UsageError(f"{type(error).__name__}: {error}") from error
 
 

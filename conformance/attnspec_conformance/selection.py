@@ -32,7 +32,8 @@ def select(names: Iterable[str] = (), level: str | None = None) -> tuple[str, ..
         and (level is None or clause.level == level.upper())
     )
     if not found:
-        msg = f"none of {', '.join(wanted)} is {str(level).upper()}; leave out the level, or choose other clauses."
+        named = [clause for clause in CLAUSES if any(_means(name, clause) for name in wanted)]
+        msg = f"none of {', '.join(named)} is {str(level).upper()}; leave out the level, or choose other clauses."
         raise OptionError(msg)
     return found
 

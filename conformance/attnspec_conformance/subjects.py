@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from .operands import Operands as Operands  # what a backend's own tests differe
 from .trials import Call, Law, Result, Trial, Verdict
 
 HALF = ("float16", "bfloat16")
+MAY_LACK = frozenset({"lse"})
 
 
 class Subject(Protocol):
@@ -71,16 +72,20 @@ def put(trial: Trial, subject: Subject) -> tuple[Verdict, frozenset[str]]:
     try:
         lowered = [_expressed(subject, call) for call in trial.calls]
         results = tuple(_answer(subject, *asked) for asked in lowered)
+        lacks: frozenset[str] = frozenset().union(*(result.lacks for result in results))
         verdict = trial.judge(results)
     except (NotJudgedError, UnsupportedError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
         return Verdict(False, message, math.inf), frozenset()
+    if lacks - MAY_LACK:
+        message = f"gives no {', '.join(sorted(lacks - MAY_LACK))}; only {', '.join(MAY_LACK)} may be lacking"
+        return Verdict(False, message, math.inf), frozenset()
     if verdict.vacuous:
         raise UnsupportedError(verdict.message)
-    return verdict, frozenset().union(*(result.lacks for result in results))
+    return verdict, lacks
 
 
 def _expressed(subject: Subject, call: Call) -> tuple[Call, frozenset[str]]:
@@ -100,6 +105,11 @@ def _answer(subject: Subject, call: Call, lacks: frozenset[str]) -> Result:
     ask = subject.vjp if call.want == "gradients" and hasattr(subject, "vjp") else subject.forward
     result = ask(call)
     return replace(result, lacks=result.lacks | lacks) if lacks else result
+
+
+def dtype_of(parts: Iterable[str]) -> str:
+    """The dtype of a result's parts, lse aside: where they differ, all of them, which is that of no call."""
+    return " and ".join(dict.fromkeys(parts))
 
 
 class BackendSubject:
@@ -152,10 +162,9 @@ class BackendSubject:
             return Result(error=type(error).__name__, message=str(error), own_words=self.own_words)
         after = [self._bits(x) for x in operands.arrays]
         given = {name: x for name, x in answer.items() if x is not None}
-        main = next((x for name, x in given.items() if name != "lse"), None)
         return Result(
             **{name: self._plain(x) for name, x in given.items()},
-            dtype="" if main is None else _dtype(main),
+            dtype=dtype_of(_dtype(x) for name, x in given.items() if name != "lse"),
             lse_dtype=_dtype(given["lse"]) if "lse" in given else "",
             rounds_weights=call.dtype in HALF and self._rounds_weights(operands.arrays[0]),
             base_two=self.base_two,

@@ -75,14 +75,15 @@ def judge_backend(name: str, device: str | None, choice: Choice, progress: Progr
             return of_test(entry.law, _options(name, device))
         return of_trial(_plain(entry), *origins[entry.law], choice.seed, choice.cases, seconds=seconds)
 
-    return of_report(_merged(parts, name, choice, frozenset(backend.capabilities)), reproduce)
+    report = _merged(parts, name, choice, frozenset(backend.capabilities))
+    return of_report(_of_something(report, choice), reproduce)
 
 
 def judge_subject(spec: str, choice: Choice, progress: Progress) -> Findings:
     """The laws of attention. Raises SuiteError where the spec names nothing that can be judged."""
     try:
         subject = foreign.load(spec)
-    except Exception as error:  # whatever somebody's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever somebody's module raises while it is imported
         raise SuiteError(f"{type(error).__name__}: {error}") from error
     report = judge_all(
         subject, clauses=choice.clauses, dtype=choice.dtype, seed=choice.seed, cases=choice.cases,
@@ -90,7 +91,8 @@ def judge_subject(spec: str, choice: Choice, progress: Progress) -> Findings:
     )  # fmt: skip
     code = f"foreign.load({spec!r})"
     return of_report(
-        report, lambda entry, seconds: of_trial(entry, subject, code, choice.seed, choice.cases, seconds=seconds)
+        _of_something(report, choice),
+        lambda entry, seconds: of_trial(entry, subject, code, choice.seed, choice.cases, seconds=seconds),
     )
 
 
@@ -98,6 +100,17 @@ def judge_answers(directory: Path, results: Path) -> Findings:
     """The verdict on answers that some program wrote to files."""
     report = exchange.judge(directory, results)
     return of_report(report, lambda entry, _: of_answers(entry, report.seed, report.cases))
+
+
+def _of_something(report: Report, choice: Choice) -> Report:
+    """The report, if anything was asked. Raises SuiteError where a verdict would be about nothing."""
+    if any(set(choice.clauses).intersection(entry.clauses) for entry in report.entries):
+        return report
+    about = ", ".join(choice.clauses) + (f" in {choice.dtype}" if choice.dtype else "")
+    dtype = " or another dtype" if choice.dtype else ""
+    draw = "" if choice.cases else ", or let calls be drawn (--cases)"
+    msg = f"{report.subject}: no law asks it about {about}; choose other clauses{dtype}{draw}"
+    raise SuiteError(msg)
 
 
 def _compiled(report: Report) -> Report:

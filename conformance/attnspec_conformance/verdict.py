@@ -284,7 +284,7 @@ def _lies(subject: Subject) -> Iterator[Entry]:
 def _denial(subject: Subject, call: Call) -> str | None:
     try:
         return subject.supports(call)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"{type(error).__name__}: {error}"
 
 

@@ -44,6 +44,9 @@ KERNELS = """
         except ValueError:
             return q
 
+    def leaves(q, k, v, **options):
+        raise SystemExit(0)
+
     def uneven(q, k, v, **options):
         return attention(q, k, v, **options) * q.dtype.type(1 + 1.2e-7 * (next(calls) % 2))
 
@@ -65,6 +68,7 @@ def folder(tmp_path):
     """A folder with kernels that are no part of attnspec."""
     (tmp_path / "kernels.py").write_text(dedent(KERNELS))
     (tmp_path / "broken.py").write_text("raise RuntimeError('no such GPU')\n")
+    (tmp_path / "leaving.py").write_text("raise SystemExit(0)\n")
     return tmp_path
 
 
@@ -121,6 +125,7 @@ def test_a_faulty_kernel_does_not_conform_and_the_clause_is_named(folder):
         ("sees_one_key_more", "MASK-4"),
         ("leaks", "MASK-6"),
         ("gives_up", "SHAPE-2"),
+        ("leaves", "SHAPE-2"),
         ("refuses_nothing", "MASK-2"),
     ],
 )
@@ -181,7 +186,14 @@ def test_a_dtype_leaves_the_calls_of_others_out(folder):
         (("--subject", "kernels:absent"), "absent"),
         (("--subject", "kernels:number"), "number"),
         (("--subject", "kernels:leaks", "--backend", "numpy"), "--subject without --backend"),
+        (("--subject", "leaving:thing"), "SystemExit: 0"),
+        (("--level", "REQUIRED", "--clause", "mask-6b"), "none of MASK-6b is REQUIRED"),
+        (("--subject", "kernels:attention", "--clause", "LOSS"), "no law asks it about LOSS-1"),
+        (("--subject", "kernels:attention", "--clause", "SHAPE-3", "--json", "absent/x"), "--json absent/x"),
+        (("--subject", "kernels:attention", "--clause", "SHAPE-3", "--html", "absent/x"), "--html absent/x"),
+        (("--subject", "kernels:attention", "--clause", "SHAPE-3", "--junit-xml", "absent/x"), "--junit-xml absent/x"),
         (("judge", "nowhere", "results"), "nowhere"),
+        (("judge", "nowhere", "results", "--json", "absent/x"), "--json absent/x"),
     ],
 )
 def test_what_cannot_be_run_is_one_line_and_no_verdict(folder, arguments, says):
@@ -190,6 +202,19 @@ def test_what_cannot_be_run_is_one_line_and_no_verdict(folder, arguments, says):
     assert done.stderr.startswith("attnspec: ")
     assert done.stderr.count("\n") == 1
     assert says in done.stderr
+
+
+def test_a_run_in_which_nothing_is_asked_is_no_verdict(folder):
+    asked = ("--subject", "kernels:attention", "--clause", "SCORE-1", "--dtype", "float16", "--cases", "0")
+    done = run(folder, *asked, code=COULD_NOT_RUN)
+    assert done.stdout == ""
+    assert "kernels:attention: no law asks it about SCORE-1 in float16" in done.stderr
+
+
+def test_an_exit_while_the_suite_is_loaded_is_no_verdict(folder):
+    (folder / "hypothesis.py").write_text("raise SystemExit(0)\n")
+    done = run(folder, "--subject", "kernels:attention", code=COULD_NOT_RUN)
+    assert done.stderr == "attnspec: something ended the run with SystemExit(0)\n"
 
 
 def test_an_option_that_does_not_exist_is_no_verdict(folder):
@@ -236,6 +261,7 @@ def test_calls_are_exported_and_answers_from_files_are_judged(folder):
     assert "attnspec conformance judge calls RESULTS" in run(folder, "export", "calls", "--cases", "2", code=0).stdout
     again = run(folder, "export", "calls", code=COULD_NOT_RUN)
     assert "not empty" in again.stderr
+    assert "results is no folder" in run(folder, "judge", "calls", "results", code=COULD_NOT_RUN).stderr
     (folder / "results").mkdir()
     _, report = judged(folder, "judge", "calls", "results", code=FAILS)
     assert {clause["outcome"] for clause in report["clauses"]} <= {"not judged", "unsupported"}

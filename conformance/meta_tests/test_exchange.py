@@ -20,6 +20,8 @@ from attnspec_conformance.verdict import judge_all
 from distributions import code
 from wrong import Faultless
 
+from attnspec.registry import CAPABILITIES
+
 CASES = 12
 EXPORT = "from attnspec_conformance import exchange; exchange.export({!r}, seed=3, cases=12)"
 
@@ -92,13 +94,14 @@ def test_the_seed_draws_other_calls():
     assert set(first.values()) != set(other.values())
 
 
-def test_tables_follow_the_published_schema(calls, answers):
-    folder = Path(package.__file__).parent
+def schema(name):
+    return json.loads((Path(package.__file__).parent / f"{name}.schema.json").read_text())
 
+
+def test_tables_follow_the_published_schema(calls, answers):
     def validate(path, name):
-        schema = json.loads((folder / f"{name}.schema.json").read_text())
-        jsonschema.Draft202012Validator.check_schema(schema)
-        jsonschema.Draft202012Validator(schema).validate(json.loads(path.read_text()))
+        jsonschema.Draft202012Validator.check_schema(schema(name))
+        jsonschema.Draft202012Validator(schema(name)).validate(json.loads(path.read_text()))
 
     validate(calls / "calls.json", "calls")
     validate(answers / "subject.json", "subject")
@@ -175,6 +178,58 @@ def test_an_answer_that_is_off_fails_the_trials_that_ask_it(calls, copies, unspo
     path.write_bytes(tensors.encode({name: (x + 1e-2, dtype) for name, (x, dtype) in arrays.items()}, {}))
     failed = worsened(unspoilt, exchange.judge(calls, results))
     assert {(entry.law, entry.trial) for entry in failed} == asking(calls, first)
+
+
+def test_every_gradient_in_a_file_has_the_dtype_of_the_inputs(calls, copies, unspoilt):
+    _, results = copies
+    table = json.loads((calls / "calls.json").read_text())
+    asked = [call["id"] for call in table["calls"] if (call["want"], call["dtype"]) == ("gradients", "float32")]
+    (law,) = (one for one in Export.of(3, CASES).laws if one.name == "gradients_are_those_of_the_formulas")
+    for name in asked:
+        path = results / f"{name}.safetensors"
+        arrays = {part: x for part, (x, _) in tensors.decode(path.read_bytes()).items()}
+        dtypes = {"dq": "float32", "dk": "float64", "dv": "float32"}
+        path.write_bytes(tensors.encode({part: (x, dtypes[part]) for part, x in arrays.items()}, {}))
+    failed = [entry for entry in worsened(unspoilt, exchange.judge(calls, results)) if entry.law == law.name]
+    assert len(failed) == len(law.all_trials)
+    assert all("float32 and float64 for float32 inputs" in entry.message for entry in failed)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"capabilities": "vjp"}, "capabilities 'vjp', wanted a list of"),
+        ({"capabilities": ["nonsense"]}, r"capabilities \['nonsense'\], wanted a list of float64, float16"),
+        ({"capabilities": None}, "capabilities None"),
+        ({"capabilities": 5}, "capabilities 5"),
+        ({"capabilities": [["vjp"]]}, r"capabilities \[\['vjp'\]\]"),
+        ({"lacks": ["out"]}, r"lacks \['out'\], wanted a list of lse"),
+        ({"lacks": 5}, "lacks 5"),
+        ({"name": 5}, "name 5, wanted a string"),
+        ({"rounds_weights": "no"}, "rounds_weights 'no', wanted true or false"),
+        ({"base_two": 1}, "base_two 1, wanted true or false"),
+    ],
+)
+def test_what_a_program_may_not_say_of_itself_is_refused(calls, tmp_path, said, words):
+    path = tmp_path / "subject.json"
+    path.write_text(json.dumps(said))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(said, schema("subject"))
+    with pytest.raises(ExchangeError, match=f"subject.json has {words}"):
+        exchange.judge(calls, tmp_path)
+
+
+def test_a_program_may_have_every_capability_that_laws_need(calls, tmp_path):
+    needed = {need for law in Export.of(3, CASES).laws for need in law.needs}
+    said = {"capabilities": sorted(needed)}
+    jsonschema.validate(said, schema("subject"))
+    (tmp_path / "subject.json").write_text(json.dumps(said))
+    assert exchange.judge(calls, tmp_path).capabilities == needed <= set(CAPABILITIES)
+
+
+def test_answers_are_read_from_a_folder_that_is_there(calls, tmp_path):
+    with pytest.raises(ExchangeError, match="absent is no folder"):
+        exchange.judge(calls, tmp_path / "absent")
 
 
 def test_calls_that_were_changed_are_refused(copies):

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attnspec_conformance import foreign, masks, oracle
+from attnspec_conformance import foreign, masks, oracle, placement
 from attnspec_conformance.adapted import Adapted
 from attnspec_conformance.adapters import Adapter, Flag, Pairs, Sides
 from attnspec_conformance.known_failures import KnownFailure
 from attnspec_conformance.laws import LAWS
 from attnspec_conformance.problems import problem
+from attnspec_conformance.subjects import BackendSubject
 from attnspec_conformance.trials import Result
 from attnspec_conformance.verdict import judge_all
 from wrong import Faultless
@@ -187,6 +188,37 @@ class Careless(Faultless):
         return Result(out=[1.0], dtype=call.dtype)
 
 
+class Leaving(Faultless):
+    def forward(self, call):
+        raise SystemExit(0)
+
+    supports = vjp = forward
+
+
+class WithoutOutput(Faultless):
+    def forward(self, call):
+        return Result(lacks=frozenset({"out"})) if call.want == "out" else super().forward(call)
+
+
+class WidensKeys:
+    """A backend whose gradients of the keys come back in float64."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def vjp(self, function, *inputs):
+        out, pull = self.backend.vjp(function, *inputs)
+
+        def widened(cotangent):
+            dq, dk, dv = pull(cotangent)
+            return dq, dk.astype(np.float64), dv
+
+        return out, widened
+
+
 class Agreeable(Faultless):
     """Answers what it has to refuse."""
 
@@ -214,6 +246,30 @@ def test_a_subject_that_raises_fails_and_the_run_goes_on():
     assert {entry.outcome for entry in report.entries} <= {"failed", "unsupported"}
     assert any("KeyError: 'no such kernel'" in entry.message for entry in report.entries)
     assert all(math.isinf(entry.worst) for entry in report.entries if entry.outcome == "failed")
+
+
+def test_a_subject_that_ends_the_program_fails_and_the_run_goes_on():
+    subject = Leaving()
+    asking = judge_all(subject, LAWS.values(), clauses=["SCORE-3"])
+    subject.supports = lambda call: None
+    answering = judge_all(subject, LAWS.values(), clauses=["SCORE-3"])
+    for report in (asking, answering):
+        assert {entry.outcome for entry in report.entries} <= {"failed", "unsupported"}
+        assert any("SystemExit: 0" in entry.message for entry in report.entries)
+
+
+def test_no_part_but_lse_may_be_lacking():
+    report = judge_all(WithoutOutput(), LAWS.values(), clauses=["SHAPE-2"])
+    assert failed(report) == {"SHAPE-2"}
+    assert any("gives no out; only lse may be lacking" in entry.message for entry in report.entries)
+
+
+def test_every_gradient_has_the_dtype_of_the_inputs():
+    backend = placement.load("numpy")
+    law = LAWS["gradients_are_those_of_the_formulas"]
+    assert not failed(judge_all(BackendSubject(backend), [law]))
+    messages = [entry.message for entry in judge_all(BackendSubject(WidensKeys(backend)), [law]).entries]
+    assert all("float32 and float64 for float32 inputs" in message for message in messages)
 
 
 def test_an_answer_that_is_no_array_fails_and_the_run_goes_on():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..judges import asked
-from ..subjects import NotJudgedError
+from ..subjects import MAY_LACK, NotJudgedError, dtype_of
 from ..trials import Call, Result
 from . import tensors
 from .calls import ExchangeError, Export
@@ -28,13 +28,16 @@ class Answers:
         self._results = results
         self._identifiers = made.identifiers
         self._calls = [call for law in made.laws for trial in law.all_trials for call in trial.calls]
+        if not results.is_dir():
+            msg = f"{results} is no folder; the answers are the files of one"
+            raise ExchangeError(msg)
         path = results / "subject.json"
-        itself = _object(path) if path.is_file() else {}
-        self.name = str(itself.get("name", results.name))
+        itself = _itself(path) if path.is_file() else {}
+        self.name = itself.get("name", results.name)
         self.capabilities: AbstractSet[str] = frozenset(itself.get("capabilities", EVERYTHING))
         self._lacks = frozenset(itself.get("lacks", ()))
-        self._rounds_weights = bool(itself.get("rounds_weights", False))
-        self._base_two = bool(itself.get("base_two", False))
+        self._rounds_weights = itself.get("rounds_weights", False)
+        self._base_two = itself.get("base_two", False)
 
     def supports(self, call: Call) -> str | None:
         """The reason that the program wrote. Of a call that was not exported, what is true of all like it."""
@@ -59,10 +62,9 @@ class Answers:
             msg = f"{path}: {error}"
             raise ExchangeError(msg) from error
         parts = {part: arrays[part] for part in asked(call) if part in arrays}
-        main = next((dtype for part, (_, dtype) in parts.items() if part != "lse"), "")
         return Result(
             **{part: x for part, (x, _) in parts.items()},
-            dtype=main,
+            dtype=dtype_of(dtype for part, (_, dtype) in parts.items() if part != "lse"),
             lse_dtype=parts["lse"][1] if "lse" in parts else "",
             rounds_weights=self._rounds_weights,
             base_two=self._base_two,
@@ -91,6 +93,26 @@ class Answers:
         except NotJudgedError:
             return None
         return reasons[0] if reasons and all(reasons) else None
+
+
+def _itself(path: Path) -> dict[str, Any]:
+    """What a program says of itself. Raises `ExchangeError` for what subject.schema.json does not allow."""
+    found = _object(path)
+    words = {"capabilities": EVERYTHING, "lacks": sorted(MAY_LACK)}
+    kinds = {"name": (str, "a string"), "rounds_weights": (bool, "true or false"), "base_two": (bool, "true or false")}
+    for name, value in found.items():
+        if name in words:
+            fits = isinstance(value, list) and all(word in words[name] for word in value)
+            wanted = f"a list of {', '.join(words[name])}"
+        elif name in kinds:
+            kind, wanted = kinds[name]
+            fits = isinstance(value, kind)
+        else:
+            continue
+        if not fits:
+            msg = f"{path} has {name} {value!r}, wanted {wanted}"
+            raise ExchangeError(msg)
+    return found
 
 
 def _object(path: Path) -> dict[str, Any]:

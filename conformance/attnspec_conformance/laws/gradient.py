@@ -45,6 +45,12 @@ def gradients_of_shared_heads_are_summed_over_those_that_share_them() -> Iterato
         yield Trial((asked,), gradients_within_bound(asked))
 
 
+@law("SCORE-4", "SHAPE-3", needs=("vjp", "float64"))
+def gradients_of_float64_are_computed_in_float64() -> Iterator[Trial]:
+    asked = _asked(_everything("float64"))
+    yield Trial((asked,), gradients_within_bound(asked))
+
+
 @law("SCORE-4", "SHAPE-3", needs=("vjp", "bfloat16"))
 def gradients_of_bfloat16_are_computed_in_float32() -> Iterator[Trial]:
     asked = _asked(_everything("bfloat16"))

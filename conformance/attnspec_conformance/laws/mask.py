@@ -236,6 +236,27 @@ def _masked_for_some(*values: float) -> Iterator[Trial]:
         yield Trial((weights, changed.but(want="weights")), same_bits("weights", rows=3))
 
 
+def _last_of_many(*values: float) -> Iterator[Trial]:
+    """The last of so many keys that a shortcut pays, which the last queries alone may see, and no other tells."""
+    for lead, H in (((), 1), ((2,), 6)):
+        for K in (96, 130):
+            for mask, rows in ((masks.Causal(), K - 1), (masks.Window(40, 3), K - 4)):
+                for size in (0.3, 1.0):
+                    call = problem(7, lead=lead, H=H, Q=K, K=K, size=size, mask=mask, want="lse")
+                    changed = _garbage(call, np.array([K - 1]), *values)
+                    yield Trial((call, *changed), same_bits("out", "lse", rows=rows))
+
+
+@law("MASK-6a", jitted=True)
+def what_the_last_of_many_keys_holds_does_not_choose_the_arithmetic_of_others() -> Iterator[Trial]:
+    yield from _last_of_many(1e4, 1e30)
+
+
+@law("MASK-6b")
+def a_nan_in_the_last_of_many_keys_does_not_choose_the_arithmetic_of_others() -> Iterator[Trial]:
+    yield from _last_of_many(np.nan)
+
+
 @law("MASK-6a")
 def masked_keys_cannot_be_observed() -> Iterator[Trial]:
     yield from _masked_everywhere(*FINITE)

@@ -6,6 +6,7 @@ import numpy as np
 from attnspec_conformance import masks
 
 from .faultless import Faultless, breaks
+from .numerics import single
 
 
 @breaks("MASK-5")
@@ -73,6 +74,25 @@ class MaximumOverHiddenScores(Faultless):
     def top(self, call, s):
         top = np.maximum(super().top(call, s), self.highest)
         return np.where(np.isinf(top), 0.0, top)
+
+
+@breaks("MASK-6a", "MASK-6b")
+class LargestKeyOfAllPicksTheArithmetic(Faultless):
+    """Keys so small that no score overflows need no maximum; one that a query does not see takes that from it."""
+
+    def attend(self, call, q, k, v):
+        self.small = k.size > 0 and np.abs(k).max() < 8
+        return super().attend(call, q, k, v)
+
+    def normalised(self, call, s):
+        Q, K = s.shape[-2:]
+        if call.sink is not None or not (64 <= Q <= 256 and 64 <= K <= 256):
+            return super().normalised(call, s)
+        top = 0.0 if self.small else self.top(call, s)
+        p = single(np.exp(single(s - top)))
+        total = p.sum(-1, keepdims=True)
+        with np.errstate(divide="ignore"):
+            return p / np.where(total == 0, 1.0, total), (top + np.log(total))[..., 0]
 
 
 @breaks("MASK-6b")
