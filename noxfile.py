@@ -73,6 +73,8 @@ def package(session: nox.Session) -> None:
 def meta(session: nox.Session) -> None:
     """The suite judged: wrong implementations that it must fail, its plug-in, the registry, the docstrings."""
     _install(session, "numpy")
+    # A second framework, to be mixed with the first where that has to be refused.
+    session.install("-q", "-c", "backends/strict/constraints.txt", "array-api-strict")
     session.run("pytest", "-q", "conformance/meta_tests", *session.posargs)
     session.run("pytest", "-q", JUDGE, *session.posargs)
     session.run("pytest", "-q", "--doctest-modules", "attnspec", *DOCTESTS, *session.posargs)
