@@ -10,7 +10,9 @@ from textwrap import dedent
 
 BACKEND = """
 from attnspec_numpy.backend import *
-from attnspec_numpy.backend import asarray, devices, jit, synchronize, to_numpy, vjp, xp
+from attnspec_numpy.backend import asarray, devices, jit, synchronize, to_numpy, xp
+
+vjp = None
 name = {name!r}
 capabilities = frozenset({capabilities!r})
 """
