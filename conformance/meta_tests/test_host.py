@@ -54,6 +54,28 @@ def test_native_without_kernels_says_so(kernels: Any) -> None:
         attnspec.attention(*ARRAYS, implementation="native")
 
 
+def test_a_kernels_own_lse_is_given(kernels: Any) -> None:
+    kernels(_kernel())
+    assert np.all(attnspec.attention_with_lse(*ARRAYS)[1] == 8.0)
+
+
+def test_a_kernel_without_lse_answers_who_asks_for_none(kernels: Any) -> None:
+    kernels(_kernel(with_lse=False))
+    assert np.all(attnspec.attention(*ARRAYS) == 7.0)
+
+
+def test_a_kernel_is_asked_about_the_axes_of_the_call(kernels: Any) -> None:
+    asked: list[int] = []
+
+    def supports(request: Any) -> str | None:
+        asked.append(request.axes.D)
+        return None if request.axes.D == D else f"no width {request.axes.D}"
+
+    kernels(replace(_kernel(), supports=supports))
+    assert np.all(attnspec.attention(*ARRAYS) == 7.0)
+    assert asked == [D]
+
+
 def test_asking_for_lse_keeps_the_out_of_a_kernel_that_has_none(kernels: Any) -> None:
     kernels(_kernel(with_lse=False))
     out, lse = attnspec.attention_with_lse(*ARRAYS)
