@@ -36,7 +36,7 @@ def attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, A
     In the dtype of the computation. The last two are what the walk back (`backward.py`) makes the weights of: from a
     large lse alone they would have the rounding of lse.
     """
-    return in_parts(request, lambda part, _: _attend(part, numerics))
+    return in_parts(request, lambda part: _attend(part, numerics))
 
 
 def _attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, Array]:
@@ -58,7 +58,7 @@ def _attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, 
 
 def weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:
     """The weights (..., H, Q, K), before dropout, and the reference and the total of each row, as `attend`."""
-    return in_parts(request, lambda part, _: _weights(part, numerics))
+    return in_parts(request, lambda part: _weights(part, numerics))
 
 
 def _weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:
@@ -153,9 +153,9 @@ _STRIPES = 4
 _UNROLLED = 8
 
 
-def in_parts(request: Request, compute: Callable[[Request, Block], tuple[Array, ...]]) -> tuple[Array, ...]:
-    """`compute(part, block)` for each block of the axes (..., H), its results put together along them."""
-    found = [(block, compute(part, block)) for block, part in parts(request)]
+def in_parts(request: Request, compute: Callable[[Request], tuple[Array, ...]]) -> tuple[Array, ...]:
+    """`compute(part)` for each block of the axes (..., H), its results put together along them."""
+    found = [(block, compute(part)) for block, part in parts(request)]
     if len(found) == 1:
         return found[0][1]
     each = zip(*(results for _, results in found), strict=True)

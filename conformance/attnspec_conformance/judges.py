@@ -222,6 +222,11 @@ def both(*judges: Judge) -> Judge:
     return lambda results: all_of(judge(results) for judge in judges)
 
 
+def holds(verdict: Verdict) -> None:
+    """Fail the test with its message."""
+    assert verdict.ok, verdict.message
+
+
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
     """One verdict out of several: the messages of those that failed, the worst error of all."""
     every = list(verdicts)

@@ -16,10 +16,9 @@ from . import oracle_layer_pullbacks
 from .bounds import LEAST
 from .component_cases import CASES, EXTREMES, cross_entropy_case
 from .differentiating import against_central_differences, by_framework, found, quick
-from .judges import near
+from .judges import holds, near
 from .oracle_layers import Value
 from .problems import normal, rounded
-from .trials import Verdict
 from .values import allowed, unit
 
 # Those that round to the dtype of their input between their parts are judged in float32 and float64.
@@ -30,11 +29,6 @@ ROUTES = (
     "attention weights", "dropout", "layer norm", "rms norm", "add and norm", "rotary of halves", "cross-attention",
     "feed forward: gelu, gated", "layer: pre, layer", "embedding", "cross-entropy", "merged attention",
 )  # fmt: skip
-
-
-def holds(verdict: Verdict) -> None:
-    """Fail with its message."""
-    assert verdict.ok, verdict.message
 
 
 @pytest.mark.clause("GRADIENT-2")

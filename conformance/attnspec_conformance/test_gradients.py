@@ -23,21 +23,16 @@ from .differentiating import (
     found,
     quick,
 )
-from .judges import all_of, near
+from .judges import all_of, holds, near
 from .masks import Array
 from .operands import Operands
 from .oracle_gradients import tangent
 from .problems import beyond_a_tile, constant, normal, problem, some_mask
-from .trials import Call, Verdict
+from .trials import Call
 from .values import allowed
 
 # What float32, half types, frameworks and compilers are asked beside what every case is asked in float64.
 SOME = ("everything", "near saturation", "three terms", "as many heads as batches", "a sink in rows without keys")
-
-
-def holds(verdict: Verdict) -> None:
-    """Fail with its message."""
-    assert verdict.ok, verdict.message
 
 
 @pytest.mark.clause("GRADIENT-1")
