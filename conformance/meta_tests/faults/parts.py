@@ -1,0 +1,34 @@
+"""Faults of calls that are computed in parts, a few heads at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnspec import fast, request, terms
+from attnspec.parts import part_of
+
+from .registry import breaks
+
+
+@breaks("DROPOUT-3", "test_parts")
+def every_part_draws_from_the_start(patch):
+    right = request.Request.part
+    patch.setattr(request.Request, "part", lambda self, block: replace(right(self, block), whole=None, first=()))
+
+
+@breaks("PATH-1", "test_parts")
+def every_part_has_the_bias_of_the_first_heads(patch):
+    def part(self, block):
+        first = tuple(slice(0, place.stop - place.start) for place in block)
+        return terms.ArrayBias(part_of(self.array, first, 2))
+
+    patch.setattr(terms.ArrayBias, "part", part)
+
+
+@breaks("SHAPE-1", "test_parts")
+def scores_overwritten_by_more_axes_than_they_have(patch):
+    def less(x, y):
+        x -= y
+        return x
+
+    patch.setattr(fast, "_less", less)
