@@ -6,8 +6,9 @@ its own, so that the copy does not load an installed attnspec's plug-ins, and in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 import array_api_compat
 
@@ -29,9 +30,15 @@ def is_array(x: object) -> TypeGuard[Array]:
 
 
 class Wrapped:
-    """Base of an array that stands for another one, its `value`."""
+    """Base of an array that stands for another one, its `value`; which may stand for a third, of a lower `level`."""
 
     value: Array
+    level: ClassVar[int]
+
+    @staticmethod
+    def hosted(inner: Any) -> Any:
+        """The host of arrays wrapped so, given that of their values."""
+        raise NotImplementedError
 
     @staticmethod
     def around(xp: Namespace) -> Namespace:
@@ -46,15 +53,20 @@ class Wrapped:
 
 def alike(*arrays: Array | None) -> tuple[Any, ...]:
     """The arrays, all of them wrapped if one is: the operators of some libraries refuse a stranger on their right."""
-    kind = next((type(a) for a in arrays if isinstance(a, Wrapped)), None)
+    kind = _outermost(arrays)
     if kind is None:
         return arrays
-    return tuple(a if a is None or isinstance(a, Wrapped) else kind.constant(a) for a in arrays)
+    return tuple(a if a is None or isinstance(a, kind) else kind.constant(a) for a in arrays)
 
 
-def unwrapped(x: Any) -> Any:
-    """The value of a wrapped array; anything else as it is."""
-    return x.value if isinstance(x, Wrapped) else x
+def unwrapped(x: Any, kind: type[Wrapped] = Wrapped) -> Any:
+    """The value of an array that is wrapped (so); anything else as it is."""
+    return x.value if isinstance(x, kind) else x
+
+
+def _outermost(arrays: Iterable[Array | None]) -> type[Wrapped] | None:
+    kinds = {type(a) for a in arrays if isinstance(a, Wrapped)}
+    return max(kinds, key=lambda kind: kind.level) if kinds else None
 
 
 # By the name of the type, because `torch.compile` guards on no other keys; filled by hosts alone, because it must not
@@ -68,9 +80,9 @@ def namespace(*arrays: Array) -> Namespace:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in _namespaces and all(type(a) is kind for a in arrays):
         return _namespaces[name]
-    wrapped = next((a for a in arrays if isinstance(a, Wrapped)), None)
+    wrapped = _outermost(arrays)
     if wrapped is not None:
-        return wrapped.around(namespace(*map(unwrapped, arrays)))
+        return wrapped.around(namespace(*(unwrapped(a, wrapped) for a in arrays)))
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError:

@@ -92,7 +92,7 @@ def attention(
         q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sink=sink, dropout=dropout,
         q_positions=q_positions, k_positions=k_positions,
     )  # fmt: skip
-    return _attend(request, FAST, implementation, want_lse=False)[0]
+    return _attend(request, _numerics(request), implementation, want_lse=False)[0]
 
 
 def attention_with_lse(
@@ -140,7 +140,7 @@ def attention_with_lse(
         q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sink=sink, dropout=dropout,
         q_positions=q_positions, k_positions=k_positions,
     )  # fmt: skip
-    return _attend(request, FAST, implementation, want_lse=True)
+    return _attend(request, _numerics(request), implementation, want_lse=True)
 
 
 def attention_weights(
@@ -181,15 +181,22 @@ def attention_weights(
         q_positions=q_positions, k_positions=k_positions,
     )  # fmt: skip
     request = _watchable(request, "auto")
+    numerics = _numerics(request).plain
     with request.host.scope():
         p, *_ = differentiable(
-            lambda r: r.host.run(weights, r, FAST),
-            lambda *saved: saved[0].host.run(weights_backward, saved, FAST),
+            lambda r: r.host.run(weights, r, numerics),
+            lambda *saved: saved[0].host.run(weights_backward, saved, numerics),
             request,
             always=not request.portable,
         )
         p = cast(p, request.q.dtype)
         return p[0, ...] if request.headless else p
+
+
+def _numerics(request: Request) -> Numerics:
+    """Those of the arrays, or the default ones."""
+    chosen = request.host.numerics
+    return FAST if chosen is None else chosen(request)
 
 
 def _watchable(request: Request, implementation: str) -> Request:
@@ -212,7 +219,7 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
             # A kernel without lse keeps its out: asking for lse never changes it (PATH-1).
             walked, lse, *_ = differentiable(
                 lambda r: r.host.run(attend, r, numerics),
-                lambda *saved: saved[0].host.run(attend_backward, saved, numerics),
+                lambda *saved: saved[0].host.run(attend_backward, saved, numerics.plain),
                 request,
                 always=not request.portable,
             )

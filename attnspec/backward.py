@@ -104,7 +104,7 @@ def _walk_back(request: Request, numerics: Numerics, rows: Rows) -> Gradients:
     given = [x for x in rows if x is not None]
     # Cotangents may be under a transform that the arrays know nothing of.
     numerics = numerics.suited(request) if request.host.concrete(*given) else numerics
-    for block, part in parts(request, *given):
+    for block, part in parts(request, numerics, *given):
         of_part = rows if part is request else Rows(*(None if x is None else part_of(x, block, 2) for x in rows))
         for name, x in _of_part(part, numerics, of_part).items():
             found.setdefault(name, []).append((_place(request, name, arrays[f".{name}"].shape, block), x))
@@ -127,7 +127,7 @@ def _of_part(request: Request, numerics: Numerics, whole: Rows) -> Gradients:
         found = _of_rows(request, numerics, operands, (q, stripe), whole.of(q))
         return (found["q"], *(found[n] for n in by_query)), {n: x + found[n] for n, x in totals.items()}
 
-    (of_q, *biases), totals = over_queries(request, rows, _no_totals(request))
+    (of_q, *biases), totals = over_queries(request, numerics, rows, _no_totals(request))
     gradients = {"q": of_q, **dict(zip(by_query, biases, strict=True)), **totals}
     if not is_number(request.scale):
         unscaled = numerics.queries(replace(request, scale=1.0), operands, request.q_span(0, request.axes.Q))
@@ -186,7 +186,7 @@ def _of_rows(
         blank = (xp.zeros((*x.shape[:-2], k.size, x.shape[-2]), dtype=x.dtype, **on(request.device)) for x in of_biases)
         return *(_no_gradient(request, k.of(x, -2)) for x in (request.k, request.v)), *blank
 
-    found, (of_k, of_v, *biases) = over_keys(request, stripe, step, carry, nothing)
+    found, (of_k, of_v, *biases) = over_keys(request, numerics, stripe, step, carry, nothing)
     biases = [turned(x) for x in biases]
     return {**found, "k": of_k, "v": of_v, **dict(zip(by_key, biases, strict=True))}
 

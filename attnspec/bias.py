@@ -9,6 +9,7 @@ from . import _compat
 from ._compat import Array
 from .errors import OptionError, ShapeError
 from .positional import Alibi, Relative
+from .powers import power
 from .rule_arrays import Align, checked_align, checked_ints
 from .terms import Bias, Term, as_bias, floating_array
 
@@ -102,7 +103,7 @@ def relative_bias(
 
 
 def _published_slopes(heads: int) -> tuple[float, ...]:
-    power = 1 << (heads.bit_length() - 1)
-    slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
-    between = [2.0 ** (-4.0 * h / power) for h in range(1, 2 * power + 1, 2)]
-    return tuple(slopes + between[: heads - power])
+    whole = 1 << (heads.bit_length() - 1)
+    slopes = [power(2, -8 * h, whole) for h in range(1, whole + 1)]
+    between = [power(2, -4 * h, whole) for h in range(1, 2 * whole + 1, 2)]
+    return tuple(slopes + between[: heads - whole])

@@ -36,7 +36,7 @@ def attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, A
     In the dtype of the computation. The last two are what the walk back (`backward.py`) makes the weights of: from a
     large lse alone they would have the rounding of lse.
     """
-    return in_parts(request, lambda part: _attend(part, numerics))
+    return in_parts(request, numerics, lambda part: _attend(part, numerics))
 
 
 def _attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, Array]:
@@ -48,17 +48,17 @@ def _attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, 
         out, lse = numerics.finish(part)
         if request.dropout is not None:
             out = out * kept_scale(request.dropout, out)
-        nan_lse, nan_out = _broken(operands, q, part, seen)
+        nan_lse, nan_out = broken(None if operands.bad_q is None else q.of(operands.bad_q, -2), part, seen)
         out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse[..., None])
-        return (out, lse, part.reference, part.total), carry
+        return (out, lse, *numerics.sums(part)), carry
 
-    (out, lse, reference, total), _ = over_queries(request, rows, None)
+    (out, lse, reference, total), _ = over_queries(request, numerics, rows, None)
     return out, lse[..., 0], reference, total
 
 
 def weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:
     """The weights (..., H, Q, K), before dropout, and the reference and the total of each row, as `attend`."""
-    return in_parts(request, lambda part: _weights(part, numerics))
+    return in_parts(request, numerics, lambda part: _weights(part, numerics))
 
 
 def _weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:
@@ -67,17 +67,17 @@ def _weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]
 
     def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
         part, seen = row_sums(request, numerics, operands, q, stripe)
-        broken, _ = _broken(operands, q, part, seen)
+        nan_lse, _ = broken(None if operands.bad_q is None else q.of(operands.bad_q, -2), part, seen)
         tiles = [xp.zeros((*axes.lead, axes.H, q.size, 0), dtype=part.total.dtype, **on(request.device))]
         q_tile = numerics.queries(request, operands, q)
-        for k, status in key_spans(request, stripe):
+        for k, status in key_spans(request, numerics, stripe):
             k_tile, _ = numerics.keys(request, operands, k)
             product = numerics.product(request, q_tile, k_tile)
             scores, _ = masked_scores(request, numerics, product, q, k, status)
-            tiles.append(xp.where(broken, math.nan, numerics.weigh(part, scores)))
-        return (xp.concat(tiles, axis=-1), part.reference, part.total), carry
+            tiles.append(xp.where(nan_lse, math.nan, numerics.weigh(part, scores)))
+        return (xp.concat(tiles, axis=-1), *numerics.sums(part)), carry
 
-    (whole, reference, total), _ = over_queries(request, rows, None)
+    (whole, reference, total), _ = over_queries(request, numerics, rows, None)
     return whole, reference, total
 
 
@@ -86,20 +86,33 @@ def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span, 
     xp = request.xp
     q_tile = numerics.queries(request, operands, q)
     part = numerics.start(request, q_tile)
-    nothing = xp.zeros_like(part.total, dtype=xp.bool)
-    carry = (part, Seen(nothing, nothing, nothing))
+    carry = (part, nothing_seen(xp, part))
 
     def step(carry: tuple[Partial, Seen], k: Span, status: Status) -> tuple[tuple[Partial, Seen], tuple[()]]:
-        part, seen = carry
-        k_tile, v_tile = numerics.keys(request, operands, k)
-        product = numerics.product(request, q_tile, k_tile)
-        scores, visible = masked_scores(request, numerics, product, q, k, status)
-        keep = None if request.dropout is None else keep_tile(request.dropout, request, q, k)
-        part = numerics.partial(part, scores, v_tile, keep)
-        return (part, _look(xp, seen, visible, operands, k)), ()
+        return take_in(request, numerics, operands, (q, q_tile), carry, k, status), ()
 
-    (part, seen), _ = over_keys(request, stripe, step, carry, lambda k: ())
+    (part, seen), _ = over_keys(request, numerics, stripe, step, carry, lambda k: ())
     return part, seen
+
+
+def take_in(
+    request: Request, numerics: Numerics, operands: Operands, rows: tuple[Span, Any], so_far: tuple[Partial, Seen],
+    k: Span, status: Status,
+) -> tuple[Partial, Seen]:  # fmt: skip
+    """The sums of a tile of queries after one more tile of keys."""
+    (q, q_tile), (part, seen) = rows, so_far
+    k_tile, v_tile = numerics.keys(request, operands, k)
+    product = numerics.product(request, q_tile, k_tile)
+    scores, visible = masked_scores(request, numerics, product, q, k, status)
+    keep = None if request.dropout is None else keep_tile(request.dropout, request, q, k)
+    part = numerics.partial(part, scores, v_tile, keep)
+    return part, _look(request.xp, seen, visible, operands, k)
+
+
+def nothing_seen(xp: Any, part: Partial) -> Seen:
+    """What rows have seen before the first tile."""
+    nothing = xp.zeros_like(part.total, dtype=xp.bool)
+    return Seen(nothing, nothing, nothing)
 
 
 def masked_scores(
@@ -133,12 +146,12 @@ def _look(xp: Any, seen: Seen, visible: Array | None, operands: Operands, k: Spa
     return Seen(some, sees(operands.bad_k, seen.bad_score), sees(operands.bad_v, seen.bad_value))
 
 
-def _broken(operands: Operands, q: Span, part: Partial, seen: Seen) -> tuple[Array, Array]:
+def broken(bad_q: Array | None, part: Partial, seen: Seen) -> tuple[Array, Array]:
     """Rows whose lse, and whose out, is NaN (MASK-7)."""
     # A row that saw keys and yet has no sum: every score overflowed to -inf, and the answer is not known.
     nan_lse = seen.bad_score | (seen.any & (part.total == 0))
-    if operands.bad_q is not None:
-        nan_lse = nan_lse | (q.of(operands.bad_q, -2) & seen.any)
+    if bad_q is not None:
+        nan_lse = nan_lse | (bad_q & seen.any)
     return nan_lse, nan_lse | seen.bad_value
 
 
@@ -153,34 +166,36 @@ _STRIPES = 4
 _UNROLLED = 8
 
 
-def in_parts(request: Request, compute: Callable[[Request], tuple[Array, ...]]) -> tuple[Array, ...]:
+def in_parts(
+    request: Request, numerics: Numerics, compute: Callable[[Request], tuple[Array, ...]]
+) -> tuple[Array, ...]:
     """`compute(part)` for each block of the axes (..., H), its results put together along them."""
-    found = [(block, compute(part)) for block, part in parts(request)]
+    found = [(block, compute(part)) for block, part in parts(request, numerics)]
     if len(found) == 1:
         return found[0][1]
     each = zip(*(results for _, results in found), strict=True)
     return tuple(joined(request.xp, [(block, x) for (block, _), x in zip(found, xs, strict=True)]) for xs in each)
 
 
-def parts(request: Request, *more: Array) -> list[tuple[Block, Request]]:
+def parts(request: Request, numerics: Numerics, *more: Array) -> list[tuple[Block, Request]]:
     """The call in blocks of a few heads where its arrays, and what goes with them, have values, else whole."""
     axes = request.axes
     area = max(1, min(axes.Q, _SIDE) * min(axes.K, _SIDE))
-    plain = not request.portable and request.host.concrete(*arrays_in("", request).values(), *more)
+    plain = not (request.portable or numerics.whole) and request.host.concrete(*arrays_in("", request).values(), *more)
     many = _AREA // area if plain else math.prod(axes.scores[:-2])
     found = blocks(axes, max(1, many))
     return [(block, request if len(found) == 1 else request.part(block)) for block in found]
 
 
 def over_queries(
-    request: Request, rows: Callable[[Span, Span, Any], tuple[tuple[Array, ...], Any]], carry: Any
+    request: Request, numerics: Numerics, rows: Callable[[Span, Span, Any], tuple[tuple[Array, ...], Any]], carry: Any
 ) -> tuple[tuple[Array, ...], Any]:
     """`results, carry = rows(tile, stripe, carry)` for each tile of queries; the results along their second last axis.
 
     Visibility is decided for a stripe. Usually each tile is one; in a recorded walk a stripe is many tiles, scanned.
     """
     xp, Q = request.xp, request.axes.Q
-    height, _ = tile_shape(request)
+    height, _ = tile_shape(request, numerics)
     scan = request.host.scan if recorded(request) else None
     stripe_height = height
     if scan is not None:
@@ -206,15 +221,15 @@ def over_queries(
     return _joined(xp, parts), carry
 
 
-def key_spans(request: Request, q: Span) -> Iterator[tuple[Span, Status]]:
+def key_spans(request: Request, numerics: Numerics, q: Span) -> Iterator[tuple[Span, Status]]:
     """The tiles of keys, each with what is known of its visibility to the queries."""
-    _, width = tile_shape(request)
+    _, width = tile_shape(request, numerics)
     for start in range(0, request.axes.K, width):
         k = request.k_span(start, min(width, request.axes.K - start))
-        yield k, _status(request, q, k)
+        yield k, status_of(request, q, k)
 
 
-def tile_shape(request: Request) -> tuple[int, int]:
+def tile_shape(request: Request, numerics: Numerics) -> tuple[int, int]:
     """(queries, keys) of a tile."""
     axes = request.axes
     heads = max(1, math.prod(axes.lead) * axes.H)
@@ -223,6 +238,7 @@ def tile_shape(request: Request) -> tuple[int, int]:
     columns = max(1, area // rows)
     if recorded(request) and request.host.scan is None:
         rows, columns = max(rows, -(-axes.Q // _UNROLLED)), max(columns, -(-axes.K // _UNROLLED))
+    rows, columns = numerics.tile(rows, columns)
     return rows, max(1, min(axes.K, columns))
 
 
@@ -233,6 +249,7 @@ def recorded(request: Request) -> bool:
 
 def over_keys(
     request: Request,
+    numerics: Numerics,
     stripe: Span,
     step: Callable[[Any, Span, Status], tuple[Any, tuple[Array, ...]]],
     carry: Any,
@@ -244,9 +261,9 @@ def over_keys(
     recorded, runs of alike tiles are scanned.
     """
     scan = request.host.scan if recorded(request) else None
-    _, width = tile_shape(request)
+    _, width = tile_shape(request, numerics)
     parts = []
-    for run in _runs(list(key_spans(request, stripe)), width):
+    for run in _runs(list(key_spans(request, numerics, stripe)), width):
         status = run[0][1]
         if status == "none":
             parts.append(nothing(request.k_span(run[0][0].start, sum(k.size for k, _ in run))))
@@ -288,7 +305,7 @@ def _unstacked(xp: Any, x: Array) -> Array:
     return xp.reshape(x, (*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1]))
 
 
-def _status(request: Request, q: Span, k: Span) -> Status:
+def status_of(request: Request, q: Span, k: Span) -> Status:
     """Of mask and bias together."""
     if request.bias is not None and request.bias.status(q, k) == "none":
         return "none"

@@ -13,7 +13,9 @@ Forward = Callable[[Any], tuple[Array, ...]]
 Backward = Callable[[Any, tuple[Array, ...], tuple[Array, ...]], Mapping[str, Array]]
 
 
-def differentiable(forward: Forward, backward: Backward, operands: Any, *, always: bool = False) -> tuple[Array, ...]:
+def differentiable(
+    forward: Forward, backward: Backward, operands: Any, *, always: bool = False, reverse_only: bool = False
+) -> tuple[Array, ...]:
     """`forward(operands)`, differentiated by `backward` where somebody differentiates.
 
     Parameters
@@ -29,6 +31,8 @@ def differentiable(forward: Forward, backward: Backward, operands: Any, *, alway
     always
         Also where the framework could differentiate the operations of `forward` itself: for a backward that saves
         memory or accuracy. Without it the framework's derivative is taken, which has forward mode and all orders.
+    reverse_only
+        The operations of `forward` have no slopes of use, and forward mode is refused.
     """
     arrays = arrays_in("", operands)
     host = _watching(arrays)
@@ -46,7 +50,7 @@ def differentiable(forward: Forward, backward: Backward, operands: Any, *, alway
         gradients = backward(with_arrays("", frame, given), results, cotangents)
         return tuple(cast(gradients[n[1:]], given[n].dtype) if n in floats else None for n in names)
 
-    return tuple(host.with_vjp(from_arrays, pull)(*arrays.values()))
+    return tuple(host.with_vjp(from_arrays, pull, reverse_only=reverse_only)(*arrays.values()))
 
 
 def _watching(arrays: Mapping[str, Array]) -> Host:

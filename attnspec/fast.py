@@ -21,6 +21,15 @@ from .struct import arrays_in
 class Fast:
     """Online softmax: a running maximum, and sums rescaled whenever it grows."""
 
+    whole = False
+
+    @property
+    def plain(self) -> Numerics:
+        return self
+
+    def tile(self, rows: int, columns: int) -> tuple[int, int]:
+        return rows, columns
+
     def suited(self, request: Request) -> Numerics:
         if request.portable or not request.host.concrete(*arrays_in("", request).values()):
             return self
@@ -88,12 +97,22 @@ class Fast:
             p = xp.where(keep, p, 0.0)
         return Partial(reference, total, part.out * old + grouped_matmul(xp, p, v))
 
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        xp = namespace(one.total)
+        reference = xp.maximum(one.reference, other.reference)
+        shift = _shift(xp, reference)
+        a, b = (xp.exp(part.reference - shift) for part in (one, other))
+        return Partial(reference, one.total * a + other.total * b, one.out * a + other.out * b)
+
     def finish(self, part: Partial) -> tuple[Array, Array]:
         xp = namespace(part.total)
         empty = part.total == 0
         total = xp.where(empty, 1.0, part.total)
         lse = xp.where(empty, -math.inf, _shift(xp, part.reference) + xp.log(total))
         return part.out / total, lse[..., 0]
+
+    def sums(self, part: Partial) -> tuple[Array, Array]:
+        return part.reference, part.total
 
     def weigh(self, part: Partial, scores: Array) -> Array:
         return self.exponentials(part, scores) / namespace(scores).where(part.total == 0, 1.0, part.total)

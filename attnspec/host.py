@@ -12,6 +12,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,10 @@ def _never(*arrays: Array) -> bool:
 
 def _call(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
     return function(operands, *static)
+
+
+def _plainly(function: Callable[..., Any], *arrays: Array, **static: Any) -> Any:
+    return function(*arrays, **static)
 
 
 def _nothing(cls: type) -> None:
@@ -78,7 +83,8 @@ class Host:
     with_vjp
         `with_vjp(forward, backward)`: the function `forward(*arrays) -> results` (a tuple of arrays), differentiated
         by `backward(arrays, results, cotangents) -> gradients`, an array or None (zero) for each of the arrays. None:
-        the framework has no autodiff.
+        the framework has no autodiff. With `reverse_only=True` the operations of `forward` have no slopes that
+        forward mode could use instead, and it is refused.
     taped
         Whether `with_vjp` is the only derivative there is: these arrays record attnspec's functions and not what they
         are made of.
@@ -93,6 +99,15 @@ class Host:
         `dtype(xp, name)`: the dtype of that name, None if there is none.
     kernels
         Fused implementations, best first.
+    numerics
+        `numerics(request)`: the `numerics.Numerics` of attention on these arrays; None: the default one.
+    erfc
+        The complementary error function, if there is a better one than `special.erfc`; None: there is not.
+    sealed
+        `sealed(function, *arrays, **static)`: `function(*arrays, **static)`, in a recorded program one operation that
+        is not opened, so that it is compiled once and never fused with what is around it.
+    float64
+        A context in which float64 exists, where it does not by default.
     """
 
     scope: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
@@ -100,13 +115,17 @@ class Host:
     traced: Callable[..., bool] = _never
     run: Callable[..., Any] = _call
     scan: Callable[[Callable[[Any, Any], tuple[Any, Any]], Any, int, int], tuple[Any, Any]] | None = None
-    with_vjp: Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]] | None = None
+    with_vjp: Callable[..., Callable[..., Any]] | None = None
     taped: bool = False
     threefry: Callable[[tuple[Any, Any], tuple[Any, Any]], tuple[Any, Any]] | None = None
     register: Callable[[type], None] = _nothing
     device_of: Callable[[Array], Any] = _no_device
     dtype: Callable[[Any, str], Any] = _own_dtype
     kernels: tuple[Kernel, ...] = ()
+    numerics: Callable[[Any], Any] | None = None
+    erfc: Callable[[Array], Array] | None = None
+    sealed: Callable[..., Any] = _plainly
+    float64: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
 
 
 DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))
@@ -120,7 +139,14 @@ errors: dict[str, Exception] = {}
 
 def host_of(array: Array) -> Host:
     """The host of an array, by the root package of its type or of a base of it; `DEFAULT` if nobody registered one."""
+    if isinstance(array, _compat.Wrapped):
+        return _hosted(type(array), host_of(array.value))  # type: ignore[arg-type]
     return _hosts[_root(type(array))]
+
+
+@cache
+def _hosted(kind: type[_compat.Wrapped], inner: Host) -> Host:
+    return kind.hosted(inner)  # type: ignore[no-any-return]
 
 
 def announce(cls: type) -> None:

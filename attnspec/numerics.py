@@ -41,6 +41,17 @@ class Partial(NamedTuple):
 class Numerics(Protocol):
     """What a body is given."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether the axes (..., H) are never taken in parts, because sums over them are to be rounded once."""
+
+    @property
+    def plain(self) -> Numerics:
+        """The numerics of weights and gradients: itself, or the one whose scores are numbers in natural units."""
+
+    def tile(self, rows: int, columns: int) -> tuple[int, int]:
+        """The tile to take, near one of (queries, keys) that fits the memory."""
+
     def suited(self, request: Request) -> Numerics:
         """Itself, or what does the same for this call in fewer operations. Nothing that a mask hides may decide it."""
 
@@ -65,8 +76,14 @@ class Numerics(Protocol):
     def partial(self, part: Partial, scores: Array, v: Any, keep: Array | None) -> Partial:
         """`part` and one more tile of keys; scores are -inf where masked, `keep` is dropout's choice."""
 
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        """The sums over the keys of both."""
+
     def finish(self, part: Partial) -> tuple[Array, Array]:
         """(out, lse), normalised."""
+
+    def sums(self, part: Partial) -> tuple[Array, Array]:
+        """Of each row a reference and a total, (..., H, q, 1): lse = reference + log(total) as `plain` reads them."""
 
     def weigh(self, part: Partial, scores: Array) -> Array:
         """The weights of one tile, given the finished sums of its rows."""

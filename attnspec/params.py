@@ -7,6 +7,7 @@ them are static. Weights keep their head axis and contract their first axes, so 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -317,7 +318,7 @@ def _share(width: int, heads: int) -> int:
 
 def _normal(rng: random.Key, shape: tuple[int, ...], fan_in: int, dtype: str, like: Any) -> Array:
     drawn = random.normal(rng, shape, dtype="float64" if dtype == "float64" else "float32", like=like)
-    return _compat.namespace(drawn).astype(drawn * fan_in**-0.5, named_dtype(dtype, drawn))
+    return _compat.namespace(drawn).astype(drawn / math.sqrt(fan_in), named_dtype(dtype, drawn))
 
 
 def _none(*shape: int) -> None:

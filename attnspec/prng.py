@@ -8,13 +8,14 @@ copies of the sign masked off. Source: Salmon, Moraes, Dror, Shaw, "Parallel ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ._compat import Array, Namespace
 from .host import host_of
 
 Word = int | Array
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+GROUPS, ROTATIONS = 5, ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
@@ -27,16 +28,25 @@ def threefry2x32(rng: tuple[Word, Word], counter: tuple[Word, Word]) -> tuple[Wo
 
 def rounds(rng: tuple[Word, Word], counter: tuple[Word, Word]) -> tuple[Word, Word]:
     """The generator itself."""
-    k0, k1 = rng
-    ks = (k0, k1, k0 ^ k1 ^ _PARITY)
-    x0, x1 = wrap(counter[0] + ks[0]), wrap(counter[1] + ks[1])
-    for group in range(5):
-        for r in _ROTATIONS[group % 2]:
-            x0 = wrap(x0 + x1)
-            x1 = _rotate_left(x1, r) ^ x0
-        x0 = wrap(x0 + ks[(group + 1) % 3])
-        x1 = wrap(x1 + wrap(ks[(group + 2) % 3] + (group + 1)))
-    return x0, x1
+    ks = schedule(rng)
+    words = wrap(counter[0] + ks[0]), wrap(counter[1] + ks[1])
+    for n in range(GROUPS):
+        words = group(words, (ks[(n + 1) % 3], wrap(ks[(n + 2) % 3] + (n + 1))), ROTATIONS[n % 2])
+    return words
+
+
+def schedule(rng: tuple[Word, Word]) -> tuple[Word, Word, Word]:
+    """The key's two words and their parity."""
+    return (*rng, rng[0] ^ rng[1] ^ _PARITY)
+
+
+def group(words: tuple[Word, Word], added: tuple[Word, Word], rotations: Sequence[Any]) -> tuple[Word, Word]:
+    """Four rounds, and the words of the key that are added after them."""
+    x0, x1 = words
+    for r in rotations:
+        x0 = wrap(x0 + x1)
+        x1 = _rotate_left(x1, r) ^ x0
+    return wrap(x0 + added[0]), wrap(x1 + added[1])
 
 
 def wrap(x: Word) -> Word:
@@ -44,12 +54,12 @@ def wrap(x: Word) -> Word:
     return ((x + 2**31) & 0xFFFFFFFF) - 2**31 if isinstance(x, int) else x
 
 
-def shift_right(x: Word, n: int) -> Word:
+def shift_right(x: Word, n: Any) -> Word:
     """Logical shift of a signed word by 1 to 31 places."""
     return (x >> n) & ((1 << (32 - n)) - 1)
 
 
-def _rotate_left(x: Word, r: int) -> Word:
+def _rotate_left(x: Word, r: Any) -> Word:
     return wrap(x << r) | shift_right(x, 32 - r)
 
 

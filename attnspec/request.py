@@ -165,7 +165,7 @@ def checked_options(
         if option is not None:
             option.check(axes)
     if scale is None:
-        scale = axes.D**-0.5 if axes.D else 1.0
+        scale = 1.0 / math.sqrt(axes.D) if axes.D else 1.0
     dropout = Dropout.checked(dropout)
     _check_positions("q_positions", q_positions, (*axes.lead, axes.Q))
     _check_positions("k_positions", k_positions, (*axes.lead, axes.K))

@@ -10,6 +10,7 @@ from ._compat import SIGNED, Array, Namespace, cast, dtype_name, widened
 from .derivative import differentiable
 from .errors import DTypeError, OptionError, ShapeError
 from .host import beside, host_of
+from .powers import power
 from .rule_arrays import widened_ints
 from .shapes import broadcasts_to, floating, number
 from .struct import Struct
@@ -120,7 +121,7 @@ def rotary_backward(operands: Operands, results: tuple[Array], cotangents: tuple
 
 def _cos_sin(positions: Array, base: float, width: int, xp: Namespace, like: Array) -> tuple[Array, Array]:
     """cos and sin of the angles, (..., Q, width/2)."""
-    turns = [base ** (-2 * n / width) / (2 * math.pi) for n in range(width // 2)]
+    turns = [power(base, -2 * n, int(width)) / (2 * math.pi) for n in range(width // 2)]
 
     def row(values: list[float]) -> Array:
         return xp.asarray(values, dtype=like.dtype, **beside(like))

@@ -18,7 +18,7 @@ from typing import Any
 from ._compat import FLOATING, Array, Namespace, Wrapped, dtype_name, namespace, unwrapped
 from .derivative import summed_to
 from .errors import DTypeError, OptionError, ShapeError
-from .host import Host, beside, host_of, install
+from .host import Host, beside, host_of
 from .struct import arrays_in, with_arrays
 from .tape_rules import PLAIN, RULES, getitem
 
@@ -86,7 +86,7 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., Any]]:
         filled = {name: _zeros_like(arrays[name]) if g is None else g for name, g in gradients.items()}
         return tuple(with_arrays("", args, dict.fromkeys(arrays) | filled))
 
-    return with_arrays("", result, {name: unwrapped(x) for name, x in results.items()}), pullback
+    return with_arrays("", result, {name: _bare(x) for name, x in results.items()}), pullback
 
 
 # Whether a function is being recorded: what an inner vjp would give, the outer one would take for a constant.
@@ -98,8 +98,8 @@ def _cotangents(results: dict[str, Array], cotangent: Any) -> dict[str, Array]:
     if cotangent is None and len(results) == 1:
         ((name, x),) = results.items()
         if x.shape == ():
-            xp = namespace(unwrapped(x))
-            return {name: xp.ones((), dtype=x.dtype, **beside(unwrapped(x)))}
+            xp = namespace(_bare(x))
+            return {name: xp.ones((), dtype=x.dtype, **beside(_bare(x)))}
     wanted = {name: tuple(x.shape) for name, x in results.items()}
     got = {name: tuple(x.shape) for name, x in given.items()}
     if wanted != got:
@@ -149,6 +149,20 @@ class Taped(Wrapped):
 
     def __init__(self, value: Array, step: Step, slot: int = 0) -> None:
         self.value, self.step, self.slot = value, step, slot
+
+    level = 2
+
+    @staticmethod
+    def hosted(inner: Host) -> Host:
+        """See `Wrapped.hosted`: the one derivative there is, and what does not depend on being recorded."""
+        return Host(
+            concrete=lambda *arrays: inner.concrete(*map(_bare, arrays)),
+            traced=lambda *arrays: inner.traced(*map(_bare, arrays)),
+            with_vjp=_with_vjp,
+            taped=True,
+            device_of=lambda x: inner.device_of(x.value),
+            numerics=inner.numerics,
+        )
 
     @staticmethod
     def around(xp: Namespace) -> Namespace:
@@ -214,7 +228,7 @@ class Taped(Wrapped):
 def _method(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
     def method(self: Taped, other: Any) -> Any:
         a, b = (other, self) if swapped else (self, other)
-        return getattr(_taped(namespace(*(unwrapped(x) for x in (a, b) if hasattr(x, "shape")))), name)(a, b)
+        return getattr(_taped(namespace(*(_bare(x) for x in (a, b) if hasattr(x, "shape")))), name)(a, b)
 
     return method
 
@@ -284,7 +298,7 @@ def _operands(args: tuple[Any, ...]) -> list[Any]:
 
 
 def _plain(x: Any) -> Any:
-    return type(x)(map(unwrapped, x)) if isinstance(x, list | tuple) else unwrapped(x)
+    return type(x)(map(_bare, x)) if isinstance(x, list | tuple) else _bare(x)
 
 
 def _like(xp: Namespace, gradient: Array, x: Array) -> Array:
@@ -292,11 +306,13 @@ def _like(xp: Namespace, gradient: Array, x: Array) -> Array:
     return xp.astype(summed_to(gradient, tuple(x.shape)), x.dtype, copy=False)
 
 
-def _with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`Host.with_vjp`: the whole function is one step."""
+def _with_vjp(
+    forward: Callable[..., Any], backward: Callable[..., Any], *, reverse_only: bool = False
+) -> Callable[..., Any]:
+    """`Host.with_vjp`: the whole function is one step. There is no forward mode to refuse."""
 
     def function(*arrays: Any) -> tuple[Any, ...]:
-        values = [unwrapped(x) for x in arrays]
+        values = [_bare(x) for x in arrays]
         places = [n for n, x in enumerate(arrays) if isinstance(x, Taped)]
         with host_of(values[places[0]]).scope():
             results = forward(*values)
@@ -317,13 +333,5 @@ def _zeros_like(x: Array) -> Array:
     return namespace(x).zeros_like(x)
 
 
-install(
-    f"{Taped.__module__}.{Taped.__qualname__}",
-    Host(
-        concrete=lambda *arrays: host_of(unwrapped(arrays[0])).concrete(*map(unwrapped, arrays)),
-        traced=lambda *arrays: host_of(unwrapped(arrays[0])).traced(*map(unwrapped, arrays)),
-        with_vjp=_with_vjp,
-        taped=True,
-        device_of=lambda x: host_of(x.value).device_of(x.value),
-    ),
-)
+def _bare(x: Any) -> Any:
+    return unwrapped(x, Taped)

@@ -20,11 +20,14 @@ Arrays = Sequence[Any]
 class Linear(NamedTuple):
     """A linear map and its transpose, both with the arrays that they depend on first."""
 
+    like: Callable[[Arrays, Arrays], Arrays]  # (saved, tangents) -> the results, whose tangents have their shapes
     push: Callable[[Arrays, Arrays], Arrays]  # (saved, tangents) -> tangents of the results
     pull: Callable[[Arrays, Arrays], Arrays]  # (saved, cotangents) -> cotangents of the tangents
 
 
-def with_transpose(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+def with_transpose(
+    forward: Callable[..., Any], backward: Callable[..., Any], *, reverse_only: bool = False
+) -> Callable[..., Any]:
     """`forward`, differentiated through `backward` in reverse mode and by its own operations in forward mode."""
     function = jax.custom_jvp(forward)
 
@@ -33,7 +36,13 @@ def with_transpose(forward: Callable[..., Any], backward: Callable[..., Any]) ->
         results = function(*arrays)
         floats = [n for n, x in enumerate(arrays) if jax.numpy.issubdtype(x.dtype, jax.numpy.floating)]
 
+        def like(saved: Arrays, moved: Arrays) -> Arrays:
+            return forward(*saved[: len(tangents)])  # type: ignore[no-any-return]
+
         def push(saved: Arrays, moved: Arrays) -> Arrays:
+            if reverse_only:
+                msg = "reproducible mode has no forward mode: differentiate it with jax.grad or jax.vjp."
+                raise NotImplementedError(msg)
             arrays = saved[: len(tangents)]
 
             def of_floats(*values: Any) -> Any:
@@ -49,7 +58,7 @@ def with_transpose(forward: Callable[..., Any], backward: Callable[..., Any]) ->
 
         moved = [tangents[n] for n in floats]
         saved = (*arrays, *results)
-        return results, tuple(_linear.bind(*saved, *moved, map=Linear(push, pull), count=len(saved)))
+        return results, tuple(_linear.bind(*saved, *moved, map=Linear(like, push, pull), count=len(saved)))
 
     return function  # type: ignore[no-any-return]
 
@@ -64,7 +73,7 @@ def _run(*operands: Any, map: Linear, count: int) -> Arrays:
 
 def _shapes(*operands: Any, map: Linear, count: int) -> Arrays:
     shapes = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands)
-    results = jax.eval_shape(lambda *operands: _run(*operands, map=map, count=count), *shapes)
+    results = jax.eval_shape(lambda *operands: map.like(operands[:count], operands[count:]), *shapes)
     return [jax.core.ShapedArray(x.shape, x.dtype) for x in results]
 
 
@@ -84,7 +93,7 @@ def _batched(operands: Arrays, axes: Arrays, *, map: Linear, count: int) -> tupl
     def over(function: Callable[[Arrays, Arrays], Arrays]) -> Callable[[Arrays, Arrays], Arrays]:
         return lambda saved, others: jax.vmap(function, in_axes=(saved_axes, 0))(list(saved), list(others))
 
-    batched = Linear(over(map.push), over(map.pull))
+    batched = Linear(over(map.like), over(map.push), over(map.pull))
     results = _linear.bind(*operands[:count], *moved, map=batched, count=count)
     return results, [0] * len(results)
 

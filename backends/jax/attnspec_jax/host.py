@@ -8,10 +8,11 @@ from functools import cache, partial
 from typing import Any
 
 import jax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import get_opaque_trace_state
 
 from attnspec.host import Host
-from attnspec.prng import rounds
+from attnspec.prng import GROUPS, ROTATIONS, group, schedule
 from attnspec.struct import flatten, unflatten
 
 from .derivative import with_transpose
@@ -62,10 +63,40 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, start: int, st
     return jax.lax.scan(step, carry, jax.numpy.arange(start, stop))  # type: ignore[no-any-return]
 
 
-def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+def with_vjp(
+    forward: Callable[..., Any], backward: Callable[..., Any], *, reverse_only: bool = False
+) -> Callable[..., Any]:
     """`with_transpose`, where anybody may differentiate."""
-    watched = with_transpose(forward, backward)
+    watched = with_transpose(forward, backward, reverse_only=reverse_only)
     return lambda *arrays: (forward if concrete(*arrays) else watched)(*arrays)
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def threefry(rng: tuple[Any, Any], counter: tuple[Any, Any]) -> Any:
+    """`prng.rounds` as a loop, which XLA does not fuse: what reads the words often would compute them as often."""
+    int32 = jax.numpy.int32
+    ks, rotations = jax.numpy.stack(schedule((int32(rng[0]), int32(rng[1])))), int32(ROTATIONS)
+
+    def step(n: Any, words: tuple[Any, Any]) -> tuple[Any, Any]:
+        return group(words, (ks[(n + 1) % 3], ks[(n + 2) % 3] + (n + 1)), rotations[n % 2])
+
+    start = jax.numpy.broadcast_arrays(int32(counter[0]) + ks[0], int32(counter[1]) + ks[1])
+    return jax.lax.fori_loop(int32(0), int32(GROUPS), step, tuple(start))
+
+
+def sealed(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+    """One call, compiled by itself. XLA's compiler for CPUs would open it, and fuse a long chain many times over."""
+    result = _sealed(function, tuple(static))(*arrays, **static)
+    # The mark belongs to the call that made the result, not to the operations inside it.
+    return set_xla_metadata(result, inlineable="false") if traced(*arrays) and _ON_CPU else result
+
+
+@cache
+def _sealed(function: Callable[..., Any], static: tuple[str, ...]) -> Callable[..., Any]:
+    return jax.jit(function, static_argnames=static)  # type: ignore[no-any-return]
+
+
+_ON_CPU = jax.default_backend() == "cpu"
 
 
 def register(cls: type) -> None:
@@ -93,7 +124,9 @@ HOST = Host(
     run=run,
     scan=scan,
     with_vjp=with_vjp,
-    threefry=jax.jit(rounds),
+    threefry=threefry,
     register=register,
     device_of=device_of,
+    sealed=sealed,
+    float64=partial(jax.enable_x64, True),
 )

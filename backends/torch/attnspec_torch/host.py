@@ -104,14 +104,18 @@ class _InForwardMode(_WithVjp):
         return push(tuple(moved[n] for n in places))[0]
 
 
-def with_vjp(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+def with_vjp(
+    forward: Callable[..., Any], backward: Callable[..., Any], *, reverse_only: bool = False
+) -> Callable[..., Any]:
     """`forward`, differentiated by autograd and `torch.func` through `backward`."""
 
     def function(*arrays: Any) -> Any:
         if not torch.compiler.is_compiling():
-            if torch.autograd.forward_ad._current_level >= 0:
+            if torch.autograd.forward_ad._current_level >= 0 and not reverse_only:
                 return _InForwardMode.apply(forward, backward, *arrays)
-            if any(torch._C._functorch.is_functorch_wrapped_tensor(a) for a in arrays):
+            if torch.autograd.forward_ad._current_level >= 0 or any(
+                torch._C._functorch.is_functorch_wrapped_tensor(a) for a in arrays
+            ):
                 return _WithVjp.apply(forward, backward, *arrays)
         # Where nobody differentiates, a Function would only cost time.
         watched = torch.is_grad_enabled() and any(a.requires_grad for a in arrays)

@@ -1,0 +1,134 @@
+"""Attention in parts that merge to the very bits of the undivided call: for split caches, rings and out-of-core runs.
+
+    parts = [reproducible.partial(q, k[cut], v[cut], k_positions=cut) for cut in cuts_of_the_keys]
+    out, lse = reproducible.finish(reproducible.merge(parts))
+
+Sums over keys are rounded once for each chunk of 256 keys, and chunks are added in the order of their keys. A partial
+result keeps its chunks apart, so any grouping gives the same sums, if each part but the last holds a multiple of 256
+keys. (Outputs that were normalised and rounded already, as `merge_attention` takes them, cannot give that.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from .._compat import Array, dtype_name, namespace
+from ..blocks import Seen, broken, nothing_seen, over_queries, status_of, take_in
+from ..errors import OptionError, ShapeError
+from ..host import host_of
+from ..numerics import Partial as Sums
+from ..request import make_request
+from ..shapes import Span, of_type
+from ..struct import Struct
+from .arrays import NUMERICS, Identical, wide
+from .doors import identically
+from .steady import CHUNK
+
+
+@dataclass(frozen=True)
+class Partial(Struct):
+    """Attention over some of the keys, not normalised, chunk by chunk: what `merge` and `finish` take."""
+
+    reference: Array  # (C, ..., H, Q, 1), C chunks of keys
+    total: Array  # (C, ..., H, Q, 1)
+    out: Array  # (C, ..., H, Q, E)
+    visible: Array  # boolean (C, ..., H, Q, 1): a key was seen
+    bad_score: Array  # one that is not finite was, or the query is not
+    bad_value: Array  # a value was that is not finite
+    dtype: str  # of q
+    headless: bool
+
+
+@identically
+def partial(q: Array, k: Array, v: Array, **options: Any) -> Partial:
+    """Attention of q over some of the keys, for `merge` and `finish`.
+
+    Parameters
+    ----------
+    q, k, v, **options
+        As `attention`. Parts that are not the first say by `k_positions` where their keys stand, for masks and biases
+        about positions. A sink belongs to the first part. Dropout draws by the index of a key among those given, so it
+        needs the undivided call.
+
+    Returns
+    -------
+    Partial
+        Of float64 arrays. Nobody differentiates it: differentiate `attention`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnspec import reproducible
+    >>> q, k, v = (np.random.default_rng(n).standard_normal((600, 8)).astype("f4") for n in range(3))
+    >>> parts = [reproducible.partial(q, k[:512], v[:512]), reproducible.partial(q, k[512:], v[512:])]
+    >>> out, lse = reproducible.finish(reproducible.merge(parts))
+    >>> bool(np.all(out == reproducible.attention(q, k, v)))
+    True
+    """
+    options.pop("implementation", None)
+    request = make_request(q, k, v, **options)
+    if request.dropout is not None:
+        msg = "dropout draws by the index of a key in the whole call, of which this is a part. Use attention."
+        raise OptionError(msg)
+    xp, numerics = request.xp, NUMERICS[dtype_name(q)].suited(request)
+    operands = numerics.prepare(request)
+
+    def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
+        tile = numerics.queries(request, operands, q)
+        chunks = []
+        for start in range(0, max(1, request.axes.K), CHUNK):
+            sums = numerics.start(request if start == 0 else replace(request, sink=None), tile)
+            found = sums, nothing_seen(xp, sums)
+            if request.axes.K:
+                k = request.k_span(start, min(CHUNK, request.axes.K - start))
+                found = take_in(request, numerics, operands, (q, tile), found, k, status_of(request, q, k))
+            sums, seen = found
+            bad = seen.bad_score if operands.bad_q is None else seen.bad_score | (q.of(operands.bad_q, -2) & seen.any)
+            chunks.append((*sums, seen.any, bad, seen.bad_value))
+        return tuple(xp.stack(list(x)) for x in zip(*chunks, strict=True)), carry
+
+    (reference, total, out, visible, bad_score, bad_value), _ = over_queries(request, numerics, rows, None)
+    return Partial(reference, total, out, visible, bad_score, bad_value, dtype_name(q), request.headless)
+
+
+def merge(parts: Sequence[Partial]) -> Partial:
+    """The partial results over disjoint sets of keys as one, in the order of their keys.
+
+    Merging merged ones gives the same, whatever the grouping.
+    """
+    parts = list(parts)
+    if not parts:
+        msg = "merge got no parts; at least one `partial` is needed."
+        raise OptionError(msg)
+    first = parts[0]
+    for part in parts:
+        of_type("part", part, Partial)
+        got = (part.dtype, tuple(part.out.shape[1:]))
+        wanted = (first.dtype, tuple(first.out.shape[1:]))
+        if got != wanted:
+            msg = f"parts of one call agree in dtype and in (..., H, Q, E), got {wanted} and {got}."
+            raise ShapeError(msg)
+    host = host_of(first.out)
+    with host.scope(), host.float64():
+        xp = namespace(first.out)
+        names = ("reference", "total", "out", "visible", "bad_score", "bad_value")
+        return replace(first, **{name: xp.concat([getattr(part, name) for part in parts], axis=0) for name in names})
+
+
+@identically
+def finish(part: Partial) -> tuple[Array, Array]:
+    """(out, lse) of `attention_with_lse`, from the partial results over all of its keys."""
+    numerics = NUMERICS[part.dtype]
+    chunks = [Sums(part.reference[n, ...], part.total[n, ...], part.out[n, ...]) for n in range(part.out.shape[0])]
+    sums = reduce(numerics.merge, chunks)
+    xp = namespace(part.out)
+    seen = Seen(*(xp.any(flag, axis=0) for flag in (part.visible, part.bad_score, part.bad_value)))
+    nan_lse, nan_out = broken(None, sums, seen)
+    out, lse = numerics.finish(sums)
+    out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse[..., None])[..., 0]
+    results = Identical(out.value, part.dtype), Identical(lse.value, wide(part.dtype))
+    return tuple(x[0, ...] for x in results) if part.headless else results

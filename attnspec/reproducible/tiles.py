@@ -1,0 +1,247 @@
+"""A tile of scores and values: weights as integers, their sums, and how the sums of chunks of keys are put together.
+
+**Scores** are in units of which an octave, a factor of two in the weight, has a power of two: the reference of a row of
+a chunk, its maximum rounded up to a whole octave, is exact at every magnitude, and to change it is exact.
+
+**Weights.** 2**z = P(u)**(2**14), u = ln(2) z / 2**14: one quadratic and 14 squarings, whose products meet nothing but
+the next product and one last rounding to an integer below 2**45. With the scores in the right units u needs no product.
+
+**Values.** Weights and slices of values are integers, of which 256 products add up exactly. Where the rows of v have
+several powers of two, the weights are multiplied by them and rounded once more, relative to the largest product.
+
+With `eager`, arrays that nobody else has are overwritten. The bits are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+from .._compat import Array, Namespace, turned
+from ..host import beside, host_of, on
+from .grid import exponent, power_of_two, settled
+from .slices import POINT, SLICE
+
+OCTAVE = 2.0**-15  # units of a score
+NAT = OCTAVE * 1.4426950408889634
+
+# x**2 + _OFFSET, x = z + _CENTRE in units, is 2 _OFFSET P(u) with P(u) = ((1 + u)**2 + 1) / 2, and u is 0 6.38 octaves
+# below the reference. _OFFSET is a little off what Taylor's polynomial has, so that the error over twice that range is
+# a quarter of Taylor's: 0.23 units of 2**-24 of the weight. In these units of a score the squarings lead to
+# 2**(948.996 + z), so that weights are integers below 2**45 times POINT.
+_SQUARINGS, _BITS = 14, 45
+_CENTRE, _OFFSET = 0.7215422168374062, 0.5203422357741704
+LOG_UNIT = 31.188923181728367  # the natural logarithm of the integer that stands for a weight of 1
+
+# What stands for the reference of a row that has seen nothing: below that of every score.
+NOWHERE = -(2.0**1000)
+
+# What stands for a score that is no number, and what tells it from scores.
+BROKEN, _BROKEN_FROM = 2.0**980, 2.0**975
+
+
+class Sums(NamedTuple):
+    """Of the rows of a chunk, or of all so far: references in octaves, totals and sums of weights times values."""
+
+    reference: Array
+    total: Array
+    out: Array
+
+
+class Values(NamedTuple):
+    """Rows of v as `v_slices` has them, and what is known of a call: shortcuts that change no bit."""
+
+    slices: Array
+    powers: Array
+    count: int
+    flat: bool  # the rows share one power
+    near: bool  # no score is masked, or beyond 400 octaves
+
+
+def chunk(xp: Namespace, t: Array, keep: Array | None, v: Values, *, eager: bool) -> tuple[Sums, Array]:
+    """The sums over a chunk of keys, and what their `out` has yet to be multiplied by, a power of two for each row.
+
+    t (..., q, k) with k <= 256, -inf where masked; `keep` is dropout's choice.
+    """
+    reference, p, total = weights(xp, t, eager=eager, near=v.near)
+    power = v.powers[..., :1, :]
+    if not v.flat:
+        p, power = _levelled(xp, p, v.powers, eager=eager)
+    if v.count == 1:
+        p, power = _shortened(xp, p, power, total if v.flat else _sum(xp, p), eager=eager)
+    if keep is not None:
+        p = xp.where(keep, p, 0.0)
+    out = xp.matmul(p, v.slices) if v.count == 1 else _two_products(xp, p, v.slices, eager=eager)
+    return Sums(reference, total, out), power
+
+
+def weights(xp: Namespace, t: Array, *, eager: bool, near: bool = False) -> tuple[Array, Array, Array]:
+    """(reference, weights times POINT, total) of the rows of a chunk; the total is NaN if a score is `BROKEN`."""
+    top = xp.max(t, axis=-1, keepdims=True)
+    empty = top == -math.inf
+    reference = xp.ceil(xp.where(empty, 0.0, top) * (1.0 / OCTAVE))
+    p = _exponentials(xp, t, reference, eager=eager, near=near)
+    return xp.where(empty, NOWHERE, reference), p, xp.where(top > _BROKEN_FROM, math.nan, _sum(xp, p))
+
+
+def _sum(xp: Namespace, p: Array) -> Array:
+    """Of weights, as integers."""
+    return xp.matmul(p, xp.full((p.shape[-1], 1), 1.0 / POINT, dtype=p.dtype, **beside(p)))
+
+
+def _exponentials(xp: Namespace, t: Array, reference: Array, *, eager: bool, near: bool) -> Array:
+    """exp of (t - reference), in integers times POINT.
+
+    t - reference + centre is rounded once: for small references reference - centre is exact, and for large ones
+    t - reference is, where it matters.
+    """
+    reference = reference * OCTAVE
+    large = xp.abs(reference) > 2.0**24
+    if not eager:
+        t = t - xp.where(large, reference, 0.0)
+        t = t - (xp.where(large, 0.0, reference) - _CENTRE)
+        t = xp.where(t > _FLOOR, t, _FLOOR)
+        t = settled(t * t) + _OFFSET
+        for _ in range(_SQUARINGS):
+            t = t * t
+        return _whole(xp, t, POINT, eager=eager)
+    if bool(xp.any(large)):
+        t -= xp.where(large, reference, 0.0)
+        reference = xp.where(large, 0.0, reference)
+    t -= reference - _CENTRE
+    if not near:
+        t = xp.maximum(t, xp.asarray(_FLOOR, dtype=t.dtype, **beside(t)))
+    t *= t
+    t += _OFFSET
+    for _ in range(_SQUARINGS):
+        t *= t
+    return _whole(xp, t, POINT, eager=eager)
+
+
+_FLOOR = _CENTRE - 128.0 * OCTAVE  # so far below the reference every weight is 0
+
+
+def _whole(xp: Namespace, x: Array, unit: float, *, eager: bool) -> Array:
+    """x as a multiple of the unit, a power of two, for |x| < 2**51 unit."""
+    if not eager:
+        return xp.round(x * (1.0 / unit)) * unit
+    x += 1.5 * 2.0**52 * unit
+    x -= 1.5 * 2.0**52 * unit
+    return x
+
+
+def _levelled(xp: Namespace, p: Array, powers: Array, *, eager: bool) -> tuple[Array, Array]:
+    """The weights times the powers of two of their keys, as integers below 2**_BITS times a power of two.
+
+    That power is one of those that `v_slices` makes, and the very one of the keys if they have but one: the largest
+    weight is at least 2**(_BITS - 2), then. What is masked weighs nothing and has no say in it.
+    """
+    p = p * (turned(powers) * 2.0**-300)
+    e = exponent(xp.max(p, axis=-1, keepdims=True)) + (300.0 - math.log2(POINT))
+    e = xp.where(e < -450.0, -450.0, e)  # of rows without weights
+    e = 4.0 * xp.floor((e - (_BITS - 1)) * 0.25) + 3.0
+    return _whole(xp, p * power_of_two(300.0 - e), POINT, eager=eager), power_of_two(e)
+
+
+def _shortened(xp: Namespace, p: Array, power: Array, total: Array, *, eager: bool) -> tuple[Array, Array]:
+    """The weights as integers whose sum is at most 2**31: the longer, the fewer of them are large.
+
+    A total from 2**n on, less a slack for what rounding adds (1/2 for each key), is divided by 2**(n - 30).
+    """
+    passed = xp.astype(total >= _table(xp, "totals", total), xp.int64)
+    share = _taken(xp, _table(xp, "shares", total), xp.sum(passed, axis=-1, keepdims=True))
+    if eager:
+        p *= share
+    else:
+        p = p * share
+    return _whole(xp, p, POINT, eager=eager), power * (1.0 / share)
+
+
+def _two_products(xp: Namespace, p: Array, v: Array, *, eager: bool) -> Array:
+    """Weights times both slices of the values.
+
+    Weights in two slices of 22 bits: all three products are sums below 2**53 in their units, and so is the sum of the
+    second and the third. One addition is rounded. That of the lower slices is left out.
+    """
+    E, rows = v.shape[-1] // 2, p.shape[-2]
+    high = _whole(xp, p + 0.0 if eager else p, _LOW, eager=eager)
+    if eager:
+        p -= high
+    else:
+        p = p - high
+    if rows < _FEW:  # to read the values once costs less than the product that nobody needs
+        both = xp.matmul(xp.concat([high, p], axis=-2), v)
+        by_high, by_low = both[..., :rows, :], both[..., rows:, :E]
+    else:
+        by_high, by_low = xp.matmul(high, v), xp.matmul(p, v[..., :E])
+    if not eager:
+        return by_high[..., :E] + (by_high[..., E:] + by_low)
+    by_low += by_high[..., E:]
+    by_low += by_high[..., :E]
+    return by_low
+
+
+_LOW = POINT * 2.0 ** (_BITS - SLICE)  # unit of the upper slice of a weight
+_FEW = 16
+
+
+def merged(xp: Namespace, part: Sums, chunks: Sums, power: Array, *, eager: bool) -> Sums:
+    """`part` and the chunks along the third axis from the end, added in their order.
+
+    References change by whole octaves, which rounds nothing, so it does not matter how many chunks come at a time. They
+    change by many, so that they seldom do.
+    """
+    top = xp.ceil(xp.max(chunks.reference, axis=-3) * (1.0 / _STEP)) * _STEP
+    top = xp.maximum(part.reference, top)
+    share = _octaves(xp, chunks.reference - top[..., None, :, :])
+    total, out = part.total, part.out
+    if not (eager and bool(xp.all(top == part.reference))):
+        old = _octaves(xp, part.reference - top)
+        total, out = total * old, out * old
+    totals, power = chunks.total * share, power * share
+    if eager and totals.shape[-3] == 1:
+        new = chunks.out
+        new *= power
+        new = new[..., 0, :, :]
+        new += out
+        return Sums(top, total + totals[..., 0, :, :], new)
+    outs = chunks.out * power
+    for n in range(totals.shape[-3]):
+        total, out = total + totals[..., n, :, :], out + outs[..., n, :, :]
+    return Sums(top, total, out)
+
+
+_STEP = 64.0
+
+
+def _octaves(xp: Namespace, n: Array) -> Array:
+    """2**n for n <= 0; below 2**-400 it is 0: no result that such sums take part in is above 2**-126."""
+    index = xp.astype(xp.where(n < _FAINT, 0.0, n - (_FAINT - 1.0)), xp.int64)
+    return _taken(xp, _table(xp, "octaves", n), index)
+
+
+_FAINT = -400.0
+
+_TABLES = {
+    "octaves": (0.0, *(2.0**n for n in range(int(_FAINT), 1))),
+    # Where a key is visible the largest weight is at least 2**(_BITS - 4).
+    "totals": tuple((1.0 - 2.0**-20) * 2.0**n for n in range(_BITS - 4, 54)),
+    "shares": tuple(2.0 ** (52 - SLICE - n) for n in range(_BITS - 5, 54)),
+}
+
+
+def _taken(xp: Namespace, values: Array, index: Array) -> Array:
+    return xp.reshape(xp.take(values, xp.reshape(index, (-1,)), axis=0), index.shape)
+
+
+def _table(xp: Namespace, name: str, like: Array) -> Array:
+    """One of `_TABLES` beside an array, kept where arrays are not records of a program."""
+    host = host_of(like)
+    make = _kept if host.concrete(like) else _kept.__wrapped__
+    return make(xp, host.device_of(like), name)
+
+
+@cache
+def _kept(xp: Namespace, device: Any, name: str) -> Array:
+    return xp.asarray(_TABLES[name], dtype=xp.float64, **on(device))
