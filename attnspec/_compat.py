@@ -35,6 +35,11 @@ class Wrapped:
     value: Array
     level: ClassVar[int]
 
+    @property
+    def inner(self) -> Array:
+        """An array of the same framework, shape and place as the value: whom questions about those are for."""
+        return self.value
+
     @staticmethod
     def hosted(inner: Any) -> Any:
         """The host of arrays wrapped so, given that of their values."""
@@ -82,7 +87,7 @@ def namespace(*arrays: Array) -> Namespace:
         return _namespaces[name]
     wrapped = _outermost(arrays)
     if wrapped is not None:
-        return wrapped.around(namespace(*(unwrapped(a, wrapped) for a in arrays)))
+        return wrapped.around(namespace(*(a.inner if isinstance(a, wrapped) else a for a in arrays)))
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError:

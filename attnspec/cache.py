@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,18 +93,13 @@ class Cache(Struct):
                     "extend it. A cache for a batch is made with lead=(B,)."
                 )
                 raise ShapeError(msg)
-        n, start = k.shape[-2], self._checked_length()
-        if isinstance(start, int):
-            if start + n > self.capacity:
-                self._overflow(start, n)
-            return Cache(_spliced(self.k, k, start), _spliced(self.v, v, start), start + n)
+        write, longer = self._writing(k.shape[-2])
         with host_of(self.k).scope():
-            xp = _compat.namespace(self.k)
-            fits = (start >= 0) & (start + n <= self.capacity)
-            if host_of(start).concrete(start) and not bool(xp.all(fits)):
-                self._overflow(int(xp.max(start)), n)
-            longer = xp.where(fits, start + n, -1)
-            return Cache(_placed(self.k, k, start, fits), _placed(self.v, v, start, fits), longer)
+            return self._written(k, v, write, longer)
+
+    def rows(self) -> tuple[Array, Array]:
+        """k and v as attention reads them."""
+        return self.k, self.v
 
     def mask(self) -> Rule:
         """Which rows are written, as a mask over the keys."""
@@ -115,6 +111,22 @@ class Cache(Struct):
         if isinstance(start, int):
             return range(start, start + n)
         return start[..., None] + _compat.namespace(self.k).arange(n, **beside(self.k))
+
+    def _writing(self, n: int) -> tuple[Callable[[Array, Array], Array], int | Array]:
+        """How n more rows are written into an array of this cache, and the length after that."""
+        start = self._checked_length()
+        if isinstance(start, int):
+            if start + n > self.capacity:
+                self._overflow(start, n)
+            return lambda old, new: _spliced(old, new, start), start + n
+        xp = _compat.namespace(self.k)
+        fits = (start >= 0) & (start + n <= self.capacity)
+        if host_of(start).concrete(start) and not bool(xp.all(fits)):
+            self._overflow(int(xp.max(start)), n)
+        return lambda old, new: _placed(old, new, start, fits), xp.where(fits, start + n, -1)
+
+    def _written(self, k: Array, v: Array, write: Callable[[Array, Array], Array], longer: int | Array) -> Cache:
+        return Cache(write(self.k, k), write(self.v, v), longer)
 
     def _checked_length(self) -> Any:
         length = self.length

@@ -140,7 +140,7 @@ errors: dict[str, Exception] = {}
 def host_of(array: Array) -> Host:
     """The host of an array, by the root package of its type or of a base of it; `DEFAULT` if nobody registered one."""
     if isinstance(array, _compat.Wrapped):
-        return _hosted(type(array), host_of(array.value))  # type: ignore[arg-type]
+        return _hosted(type(array), host_of(array.inner))  # type: ignore[arg-type]
     return _hosts[_root(type(array))]
 
 

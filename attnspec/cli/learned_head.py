@@ -61,6 +61,7 @@ LONGEST = 16  # words of a sentence, so that all batches have one shape and a st
 VOCABULARY = (NONE, *ARTICLES, *ADJECTIVES, *NOUNS, *VERBS, *PREPOSITIONS)
 
 M, HEADS, HIDDEN = 32, 2, 64
+SCALE = 1 / math.sqrt(M)
 DROPPED = 0.1
 RATE, FORGET_MEAN, FORGET_SQUARE, EPS = 5e-3, 0.9, 0.98, 1e-3
 
@@ -146,8 +147,8 @@ class Model(Struct):
                 )
                 for r in for_layers
             ),
-            normal(for_wq, M, M**-0.5),
-            normal(for_wk, M, M**-0.5),
+            normal(for_wq, M, SCALE),
+            normal(for_wk, M, SCALE),
             positions,
         )
         wanted = getattr(namespace(drawn.table), dtype)
@@ -159,7 +160,7 @@ def scores(model: Model, ids: Array, rng: random.Key | None = None) -> Array:
     """The head's logits, ids (B, Q) -> (B, Q, K), -inf for words that are still to come. Nothing drops without rng."""
     q, k = _queries_and_keys(model, ids, rng)
     places = _places(ids)
-    return namespace(q).where(places <= places[:, None], (q @ k.mT)[..., 0, :, :] * M**-0.5, -math.inf)
+    return namespace(q).where(places <= places[:, None], (q @ k.mT)[..., 0, :, :] * SCALE, -math.inf)
 
 
 def weights(model: Model, examples: Batch) -> Array:
@@ -191,8 +192,8 @@ def _dropout(rng: random.Key | None, layer: int) -> Dropout | None:
 def loss(model: Model, examples: Batch, rng: random.Key | None = None) -> Array:
     """The mean over the real words of -log(weight where they are to look)."""
     losses = cross_entropy(scores(model, examples.ids, rng), examples.articles, mask=examples.real)
-    xp = namespace(examples.real)
-    return namespace(losses).sum(losses) / xp.sum(cast(examples.real, losses.dtype))
+    xp = namespace(losses)
+    return xp.sum(losses) / xp.sum(xp.astype(examples.real, losses.dtype))
 
 
 class State(NamedTuple):
@@ -201,13 +202,14 @@ class State(NamedTuple):
     model: Model
     mean: Model
     square: Model
-    steps: Array  # 0-d
+    started: tuple[Array, Array]  # 0-d: what is left of their start at 0 in each of the two, FORGET**steps
 
     @classmethod
     def of(cls, model: Model, backend: Backend, device: Any = None) -> State:
         """Before the first step."""
         blank = _each(lambda x: 0 * x, model)
-        return cls(model, blank, blank, backend.asarray(0.0, dtype=dtype_name(model.table), device=device))
+        all_of_it = backend.asarray(1.0, dtype=dtype_name(model.table), device=device)
+        return cls(model, blank, blank, (all_of_it, all_of_it))
 
 
 def step(state: State, examples: Batch, rng: random.Key) -> tuple[State, Array]:
@@ -219,12 +221,12 @@ def step(state: State, examples: Batch, rng: random.Key) -> tuple[State, Array]:
 
 def _adam(state: State, gradients: Model) -> State:
     """model - RATE mean / (sqrt(square) + EPS), both averages freed of their start at 0 (Kingma, Ba, 2015)."""
-    steps = state.steps + 1
     mean = _each(lambda m, g: FORGET_MEAN * m + (1 - FORGET_MEAN) * g, state.mean, gradients)
     square = _each(lambda s, g: FORGET_SQUARE * s + (1 - FORGET_SQUARE) * g * g, state.square, gradients)
-    of_mean, of_square = (1 / (1 - forget**steps) for forget in (FORGET_MEAN, FORGET_SQUARE))
-    model = _each(lambda x, m, s: x - RATE * m * of_mean / ((s * of_square) ** 0.5 + EPS), state.model, mean, square)
-    return State(model, mean, square, steps)
+    of_mean, of_square = FORGET_MEAN * state.started[0], FORGET_SQUARE * state.started[1]
+    rate, unbiased, xp = RATE / (1 - of_mean), 1 / (1 - of_square), namespace(of_mean)
+    model = _each(lambda x, m, s: x - rate * m / (xp.sqrt(unbiased * s) + EPS), state.model, mean, square)
+    return State(model, mean, square, (of_mean, of_square))
 
 
 def _each(function: Callable[..., Array], *trees: Any) -> Any:

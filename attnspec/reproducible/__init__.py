@@ -12,7 +12,6 @@ import attnspec as _attnspec
 
 from .. import (
     Bias,
-    Cache,
     Dropout,
     Mask,
     NormParams,
@@ -30,6 +29,7 @@ from .. import (
     window,
 )
 from . import random
+from .cache import Cache
 from .doors import before_rounding, identically, identically_initialised, vjp
 from .partials import Partial, finish, merge, partial
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any, ClassVar
 
-from .._compat import FLOATING, Array, Namespace, Wrapped, dtype_name, is_array, namespace, unwrapped
+from .._compat import FLOATING, Array, Namespace, Wrapped, dtype_name, is_array, namespace
 from ..errors import DTypeError
 from ..host import Host, announce, host_of
 from ..numerics import Numerics
@@ -26,30 +26,14 @@ from .steady import STEADY
 from .sums import product, total
 
 
-@dataclass(frozen=True, eq=False)
-class Identical(Wrapped):
-    """An array of float64 numbers that stands for one of the dtype `kind`; a pytree of its value."""
+class Numbers(Wrapped):
+    """An array of float64 numbers, its `value`, that stands for one of the dtype `kind`."""
 
-    value: Array
     kind: str
-    # What attention keeps of its rows, where a cache holds it: `chunked.k_slices`, `chunked.v_slices`.
-    slices: tuple[Array, ...] | None = None
-    # The numbers before the last rounding to `kind`, where `unrounded` asks for them.
-    before: Array | None = None
 
     level = 1
     _leaves: ClassVar[tuple[str, ...] | None] = None
     __array_ufunc__ = None  # NumPy's `array + identical` then asks the identical one
-
-    @classmethod
-    def of(cls, x: Array) -> Identical:
-        """From an array of numbers, in float64: what is too small for a normal number of its dtype counts as 0."""
-        kind = dtype_name(x)
-        xp = namespace(x)
-        if kind not in ("float32", "float64"):
-            x = xp.astype(x, xp.float32)
-        wide = xp.astype(x, xp.float64, copy=False)
-        return cls(xp.where(xp.abs(wide) < _SMALLEST[kind], 0.0, wide), kind)
 
     @staticmethod
     def around(xp: Namespace) -> Namespace:
@@ -66,10 +50,10 @@ class Identical(Wrapped):
         """See `Wrapped.hosted`. No derivative: whoever differentiates is answered at the door (`doors.py`)."""
         return replace(
             inner,
-            concrete=lambda *arrays: inner.concrete(*map(unwrapped, arrays)),
-            traced=lambda *arrays: inner.traced(*map(unwrapped, arrays)),
+            concrete=lambda *arrays: inner.concrete(*map(_inner, arrays)),
+            traced=lambda *arrays: inner.traced(*map(_inner, arrays)),
             with_vjp=None,
-            device_of=lambda x: inner.device_of(unwrapped(x)),
+            device_of=lambda x: inner.device_of(_inner(x)),
             erfc=lambda x: _lifted(elementary.erfc, x),
             kernels=(),
             numerics=lambda request: NUMERICS[dtype_name(request.q)],
@@ -86,7 +70,7 @@ class Identical(Wrapped):
     def stood(self) -> Identical:
         """Rounded so, in float64 again."""
         if self.kind == "float64":
-            return self
+            return Identical(self.value, self.kind)
         return Identical(namespace(self.value).astype(self.rounded(), self.value.dtype), self.kind)
 
     @property
@@ -94,30 +78,27 @@ class Identical(Wrapped):
         """The dtype that it stands for."""
         if self.kind == "float64":
             return self.value.dtype
-        xp = namespace(self.value)
-        return _instance(xp, host_of(self.value).dtype(xp, self.kind))
+        xp = namespace(self.inner)
+        return _instance(xp, host_of(self.inner).dtype(xp, self.kind))
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
-        return _identical(namespace(self.value))
+        return _identical(namespace(self.inner))
 
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "ndim", "device"):
-            return getattr(self.value, name)
+            return getattr(self.inner, name)
         msg = f"arrays of reproducible mode have no {name!r}"
         raise AttributeError(msg)
 
     @property
     def size(self) -> int:
         """How many numbers there are."""
-        return math.prod(self.value.shape)
+        return math.prod(self.shape)
 
     @property
     def mT(self) -> Any:  # noqa: N802 - the standard's name
         """The last two axes exchanged."""
         return _identical(namespace(self.value)).matrix_transpose(self)
-
-    def __getitem__(self, index: Any) -> Any:
-        return Identical(self.value[index], self.kind, before=None if self.before is None else self.before[index])
 
     def __neg__(self) -> Any:
         return Identical(-self.value, self.kind)
@@ -126,7 +107,7 @@ class Identical(Wrapped):
         return _identical(namespace(self.value)).abs(self)
 
     def __len__(self) -> int:
-        return len(self.value)
+        return len(self.inner)
 
     def __bool__(self) -> bool:
         return bool(self.value)
@@ -134,11 +115,64 @@ class Identical(Wrapped):
     def __float__(self) -> float:
         return float(self.value)
 
-    def __repr__(self) -> str:
-        return f"Identical({self.value!r}, {self.kind!r})"
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Identical(Numbers):
+    """The array that everything computes with; a pytree of its value."""
+
+    value: Array
+    kind: str
+    # The numbers before the last rounding to `kind`, where `unrounded` asks for them.
+    before: Array | None = None
+
+    # See `Held`.
+    slices: ClassVar[None] = None
+
+    @classmethod
+    def of(cls, x: Array) -> Identical:
+        """From an array of numbers, in float64: what is too small for a normal number of its dtype counts as 0."""
+        kind = dtype_name(x)
+        xp = namespace(x)
+        if kind not in ("float32", "float64"):
+            x = xp.astype(x, xp.float32)
+        wide = xp.astype(x, xp.float64, copy=False)
+        return cls(xp.where(xp.abs(wide) < _SMALLEST[kind], 0.0, wide), kind)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Identical(self.value[index], self.kind, None if self.before is None else self.before[index])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Held(Numbers):
+    """Rows of a cache, and what attention makes of rows, made when they were written (`chunked.k_slices`)."""
+
+    rows: Array  # in the dtype that they stand for
+    slices: tuple[Array, ...]
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return dtype_name(self.rows)
+
+    @property
+    def inner(self) -> Array:
+        return self.rows
+
+    @property
+    def value(self) -> Array:  # type: ignore[override]
+        """The numbers in float64, for those who do not compute with slices."""
+        return Identical.of(self.rows).value
+
+    def __getitem__(self, index: Any) -> Any:
+        entries = index if isinstance(index, tuple) else (index,)
+        taken = sum(entry is not None and entry is not Ellipsis for entry in entries)
+        whole = taken < self.ndim if Ellipsis not in entries else entries[-1] in (Ellipsis, slice(None))
+        if whole:
+            return Held(self.rows[index], tuple(x[index] for x in self.slices))
+        return Identical(self.value[index], self.kind)
 
 
 announce(Identical)
+announce(Held)
 
 # Whether results keep the numbers that they were rounded from: a comparison after a rounding to float32 would miss all
 # but one in 2**29 of the differences.
@@ -189,7 +223,7 @@ class _Namespace:
             return found
 
         def function(*args: Any, **options: Any) -> Any:
-            given = [x for x in _operands(args) if isinstance(x, Identical)]
+            given = [x for x in _operands(args) if isinstance(x, Numbers)]
             if given and name not in _MOVING:
                 msg = (
                     f"{name} has no identical form; reproducible mode has {', '.join(sorted(_MOVING))} and arithmetic."
@@ -237,7 +271,7 @@ class _Namespace:
 
     def sum(self, x: Any, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
         """The sum, rounded once."""
-        if not isinstance(x, Identical):
+        if not isinstance(x, Numbers):
             return self._xp.sum(x, axis=axis, dtype=dtype, keepdims=keepdims)
         found = Identical(_sealed(total, x.value, axis=axis, keepdims=keepdims), x.kind)
         return found if dtype is None else self.astype(found, dtype)
@@ -267,7 +301,7 @@ class _Namespace:
 
     def max(self, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
         """The largest; NaN where there is one, and +0 for a zero."""
-        if not isinstance(x, Identical):
+        if not isinstance(x, Numbers):
             return self._xp.max(x, axis=axis, keepdims=keepdims)
         xp, unknown = self._xp, self._xp.isnan(x.value)
         top = xp.max(xp.where(unknown, -math.inf, x.value), axis=axis, keepdims=keepdims)
@@ -276,7 +310,7 @@ class _Namespace:
 
     def min(self, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
         """The least."""
-        if not isinstance(x, Identical):
+        if not isinstance(x, Numbers):
             return self._xp.min(x, axis=axis, keepdims=keepdims)
         return -self.max(-x, axis=axis, keepdims=keepdims)
 
@@ -294,7 +328,7 @@ class _Namespace:
 
     def clip(self, x: Any, low: Any = None, high: Any = None) -> Any:
         """x between low and high."""
-        if not isinstance(x, Identical):
+        if not isinstance(x, Numbers):
             return self._xp.clip(x, low, high)
         x = x if low is None else self.maximum(x, low)
         return x if high is None else self.minimum(x, high)
@@ -382,13 +416,17 @@ def _sealed(function: Callable[..., Array], *arrays: Array, **static: Any) -> Ar
     return host_of(arrays[0]).sealed(function, *arrays, **static)
 
 
+def _inner(x: Any) -> Any:
+    return x.inner if isinstance(x, Numbers) else x
+
+
 def _operands(args: tuple[Any, ...]) -> list[Any]:
     return [x for arg in args for x in (arg if isinstance(arg, list | tuple) else (arg,))]
 
 
 def _raw(x: Any) -> Any:
     """The numbers that a framework's function takes."""
-    if isinstance(x, Identical):
+    if isinstance(x, Numbers):
         return x.value
     if isinstance(x, list | tuple):
         return type(x)(map(_raw, x))

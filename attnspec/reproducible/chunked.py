@@ -13,27 +13,27 @@ from typing import Any
 
 from .._compat import Array, Namespace, cast, namespace, turned, unwrapped
 from ..fast import _for_query_heads, grouped_matmul
-from ..host import beside
+from ..host import beside, host_of
 from ..numerics import Numerics, Operands, Partial
 from ..request import Request
 from ..shapes import Span, is_number
 from ..struct import arrays_in
 from . import elementary, slices
-from .arrays import Identical
+from .arrays import NUMERICS, Identical
 from .grid import settled
 from .slices import FULL, HALF, Grade
 from .steady import CHUNK, STEADY, Steady
-from .tiles import BROKEN, LOG_UNIT, NAT, NOWHERE, OCTAVE, Sums, Values, chunk, merged, weights
+from .tiles import BROKEN, LOG_UNIT, NAT, NOWHERE, OCTAVE, Sums, Values, added, chunk, merged, weights
 
 
 def k_slices(k: Identical) -> tuple[Array, ...]:
     """What attention keeps of each row of k: arrays (..., G, K, any), which a cache can hold in `k.slices`."""
-    return slices.k_slices(k.value, _grade(k.kind))
+    return slices.k_slices(k.value, _grade(k.kind), eager=host_of(k.value).concrete(k.value))
 
 
 def v_slices(v: Identical) -> tuple[Array, ...]:
     """The same of v."""
-    return slices.v_slices(v.value, _grade(v.kind))
+    return slices.v_slices(v.value, _grade(v.kind), eager=host_of(v.value).concrete(v.value))
 
 
 def _grade(kind: str) -> Grade:
@@ -66,15 +66,16 @@ class Chunked(Steady):
 
     def prepare(self, request: Request) -> Operands:
         xp = namespace(request.q.value)
-        q, bad_q = slices.cleaned(request.q.value)
+        q, bad_q = slices.cleaned(request.q.value, eager=self.eager)
         *k, bad_k = request.k.slices or k_slices(request.k)
         v, powers, bad_v = request.v.slices or v_slices(request.v)
         by_key = (turned(_for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v))
         flags = [None if self.eager and not bool(xp.any(bad)) else bad for bad in (bad_q, *by_key)]
         flat = self.eager and bool(xp.all(powers == powers[..., :1, :]))
         if self.grade.corrected:
-            q = settled(q * _unit(request.scale))
-        q = slices.q_slices(q, self.grade)
+            q = q * _unit(request.scale)
+            q = q if self.eager else settled(q)
+        q = slices.q_slices(q, self.grade, eager=self.eager)
         near = self.eager and _near(request, q[0], k[0], 1.0 if self.grade.corrected else _unit(request.scale))
         return Operands(q, tuple(k), Values(v, powers, self.grade.slices, flat, near), *flags)
 
@@ -131,6 +132,10 @@ class Chunked(Steady):
                 so_far = merged(xp, so_far, sums, power, eager=self.eager)
         return _wrapped(Sums(*(xp.reshape(x, old.shape) for x, old in zip(so_far, part, strict=True))))
 
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        xp = namespace(one.total.value)
+        return _wrapped(added(xp, *(Sums(*(x.value for x in part)) for part in (one, other))))
+
     def finish(self, part: Partial) -> tuple[Array, Array]:
         reference, total, out = (x.value for x in part)
         xp = namespace(total)
@@ -139,7 +144,7 @@ class Chunked(Steady):
         out = out * (1.0 / total)
         log = settled(reference * _LN2) + (settled(elementary.log(total)) - LOG_UNIT)
         lse = xp.where(empty, -math.inf, log)
-        return _number(xp.where(xp.abs(out) < _TINY, 0.0, out)), _number(lse[..., 0])
+        return _number(xp.where(xp.abs(out) < _TINY, 0.0, out)), Identical(lse[..., 0], "float32")
 
     def sums(self, part: Partial) -> tuple[Array, Array]:
         reference, total = part.reference.value, part.total.value
@@ -147,7 +152,7 @@ class Chunked(Steady):
         return _number(namespace(total).where(total == 0, -math.inf, natural)), part.total
 
 
-CHUNKED, CHUNKED_HALF = Chunked(FULL), Chunked(HALF)
+NUMERICS.update(float32=Chunked(FULL), float16=Chunked(HALF), bfloat16=Chunked(HALF))
 
 _LN2 = 0.6931471805599453
 _TINY = 2.0**-126  # results below it count as 0, as numbers of the inputs do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -11,10 +12,11 @@ from typing import Any, TypeVar, cast
 from .. import tape
 from .._compat import FLOATING, Array, dtype_name, namespace, unwrapped
 from ..derivative import differentiable
-from ..errors import DTypeError
+from ..errors import DTypeError, OptionError
 from ..host import Host, host_of
 from ..struct import arrays_in, with_arrays
-from .arrays import Identical, unrounded
+from .arrays import Held, Identical, Numbers, unrounded
+from .cache import Cache
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type[Any])
@@ -41,21 +43,25 @@ def identically(fn: F) -> F:
 
     @wraps(fn)
     def function(*args: Any, **options: Any) -> Any:
-        operands = _with_places((args, options))
+        operands = _prepared((args, options))
         arrays = arrays_in("", operands)
         if not arrays or any(_inside(x) for x in arrays.values()):
             return fn(*args, **options)
         results: list[Any] = []
+        kept = len(arrays) < len(arrays_in("", (args, options)))
 
         def forward(operands: Any) -> tuple[Array, ...]:
             with _float64(arrays_in("", operands)):
-                args, options = _wrapped(operands)
+                args, options = _opened(_wrapped(operands))
                 result = fn(*args, **options)
                 found = arrays_in("", result)
                 results[:] = [with_arrays("", result, dict.fromkeys(found)), list(found)]
                 return tuple(map(_rounded, found.values()))
 
         def backward(operands: Any, _: Any, cotangents: tuple[Array, ...]) -> dict[str, Array]:
+            if kept:
+                msg = "reproducible.Cache keeps slices, which have no gradient. Differentiate with an attnspec.Cache."
+                raise OptionError(msg)
             with _float64(arrays_in("", operands)):
                 result, pullback = tape.vjp(lambda o: fn(*o[0], **o[1]), _wrapped(operands))
                 names = arrays_in("", result)
@@ -107,13 +113,28 @@ def before_rounding() -> Iterator[None]:
         unrounded.reset(token)
 
 
-def _with_places(operands: Any) -> Any:
-    """A namespace that only says where (`like=`) as an array of it."""
-    if isinstance(operands, dict):
-        return {name: _with_places(x) for name, x in operands.items()}
-    if isinstance(operands, tuple) and not hasattr(operands, "_make"):
-        return tuple(map(_with_places, operands))
-    return operands.asarray(0.0) if isinstance(operands, ModuleType) else operands
+@dataclass(frozen=True)
+class _Kept:
+    """What goes through a door as it is: nobody sees arrays in it."""
+
+    value: Cache | Held
+
+
+def _prepared(operands: Any) -> Any:
+    """A namespace that only says where (`like=`) as an array of it, and rows with slices out of sight."""
+    if isinstance(operands, ModuleType):
+        return operands.asarray(0.0)
+    return _Kept(operands) if isinstance(operands, Cache | Held) else _each(_prepared, operands)
+
+
+def _opened(operands: Any) -> Any:
+    return operands.value if isinstance(operands, _Kept) else _each(_opened, operands)
+
+
+def _each(function: Callable[[Any], Any], tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: function(x) for name, x in tree.items()}
+    return type(tree)(map(function, tree)) if type(tree) in (tuple, list) else tree
 
 
 def _inside(x: Array) -> bool:
@@ -134,7 +155,7 @@ def _wrapped(tree: Any) -> Any:
 
 
 def _identical(x: Array) -> Any:
-    if dtype_name(x) not in FLOATING or _inside(x):
+    if dtype_name(x) not in FLOATING or isinstance(unwrapped(x, tape.Taped), Numbers):
         return x
     try:
         made = Identical.of(x)
@@ -158,8 +179,8 @@ def _unwrapped(tree: Any) -> Any:
 
 
 def _rounded(x: Any) -> Array:
-    if not isinstance(x, Identical):
+    if not isinstance(x, Numbers):
         return x
     if unrounded.get():
-        return x.value if x.before is None else x.before
+        return x.value if getattr(x, "before", None) is None else x.before
     return x.rounded()

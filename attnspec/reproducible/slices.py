@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._compat import Array, namespace
+from .._compat import Array, Namespace, namespace
 from ..host import beside
 from .grid import exponent, power_of_two
 
@@ -37,75 +37,98 @@ FULL = Grade(22, 31, True, 2)
 HALF = Grade(26, 27, False, 1)
 
 
-def q_slices(q: Array, grade: Grade) -> tuple[Array, ...]:
+def q_slices(q: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
     """Of finite rows of q, times the units of a score if the rest is used: the slice, and the rest in float32."""
     xp = namespace(q)
     above, below = _norms(q)
     y = q * (below * 2.0**grade.q)
-    high = xp.round(y)
     bits = _correction(grade, q.shape[-1])
-    slices = (high * (above * 2.0**-grade.q),)
     if bits is None:
-        return slices
-    low = xp.round((y - high) * 2.0**_REST)
-    return *slices, xp.astype(low * _float32_power(above, _Q_RANGE, grade.q + _REST), xp.float32)
+        return (scaled(whole(xp, y, 1.0, eager=eager), above * 2.0**-grade.q, eager=eager),)
+    high = xp.round(y)
+    low = whole(xp, (y - high) * 2.0**_REST, 1.0, eager=eager)
+    low = scaled(low, _float32_power(above, _Q_RANGE, grade.q + _REST), eager=eager)
+    return scaled(high, above * 2.0**-grade.q, eager=eager), xp.astype(low, xp.float32)
 
 
-def k_slices(k: Array, grade: Grade) -> tuple[Array, ...]:
+def k_slices(k: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
     """Of rows of k: the slice, the short slice in float32 if it is used, and which rows are not finite (..., K, 1)."""
     xp = namespace(k)
-    k, bad = cleaned(k)
+    k, bad = cleaned(k, eager=eager)
     above, below = _norms(k)
-    slices = (xp.round(k * (below * 2.0**grade.k)) * (above * 2.0**-grade.k),)
+    whole_k = whole(xp, k * (below * 2.0**grade.k), 1.0, eager=eager)
+    slices = (scaled(whole_k, above * 2.0**-grade.k, eager=eager),)
     bits = _correction(grade, k.shape[-1])
     if bits is None:
         return *slices, bad
-    short = xp.round(k * (below * 2.0**bits))
-    return *slices, xp.astype(short * _float32_power(above, _K_RANGE, bits), xp.float32), bad
+    short = whole(xp, k * (below * 2.0**bits), 1.0, eager=eager)
+    short = scaled(short, _float32_power(above, _K_RANGE, bits), eager=eager)
+    return *slices, xp.astype(short, xp.float32), bad
 
 
-def v_slices(v: Array, grade: Grade) -> tuple[Array, ...]:
+def v_slices(v: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
     """Of rows of v: the slices side by side, the power of two (..., K, 1), and which rows are not finite (..., K, 1).
 
     The first slice has multiples of 2**-22, the second of 2**-44; both are divided by POINT, which weights come with.
     The powers are those of 16 times 8, so that rows of ordinary numbers share one.
     """
-    xp = namespace(v)
-    v, bad = cleaned(v)
-    e = 4.0 * xp.floor((_exponent(_largest(v)) + 1.0) * 0.25) + 3.0
-    y = v * power_of_two(SLICE - e)
-    first = xp.round(y)
-    both = (first,) if grade.slices == 1 else (first, xp.round((y - first) * 2.0**SLICE) * 2.0**-SLICE)
-    return xp.concat(both, axis=-1) * (2.0**-SLICE / POINT), power_of_two(e), bad
+    xp, unit = namespace(v), 2.0**-SLICE / POINT
+    v, bad = cleaned(v, eager=eager)
+    e = 4.0 * xp.floor((_exponent(_largest(xp.abs(v))) + 1.0) * 0.25) + 3.0
+    y = v * (power_of_two(-e) / POINT)
+    first = xp.round(y * (1.0 / unit)) * unit
+    if grade.slices == 1:
+        return first, power_of_two(e), bad
+    rest = whole(xp, y - first, unit * 2.0**-SLICE, eager=eager)
+    return xp.concat([first, rest], axis=-1), power_of_two(e), bad
 
 
-def cleaned(x: Array) -> tuple[Array, Array]:
+def cleaned(x: Array, *, eager: bool) -> tuple[Array, Array]:
     """x with 0 for what is not finite, and the rows where that was, (..., 1)."""
     xp = namespace(x)
     finite = xp.isfinite(x)
-    return xp.where(finite, x, 0.0), ~xp.all(finite, axis=-1, keepdims=True)
+    bad = ~xp.all(finite, axis=-1, keepdims=True)
+    return (x if eager and not bool(xp.any(bad)) else xp.where(finite, x, 0.0)), bad
+
+
+def whole(xp: Namespace, x: Array, unit: float, *, eager: bool) -> Array:
+    """x, overwritten if eager, as a multiple of the unit, a power of two, for |x| < 2**51 unit."""
+    if not eager:
+        return xp.round(x * (1.0 / unit)) * unit
+    x += 1.5 * 2.0**52 * unit
+    x -= 1.5 * 2.0**52 * unit
+    return x
+
+
+def scaled(x: Array, power: Array, *, eager: bool) -> Array:
+    """x, overwritten if eager, times a power of two for each row."""
+    if not eager:
+        return x * power
+    x *= power
+    return x
 
 
 def _norms(x: Array) -> tuple[Array, Array]:
     """N, a power of two with ||x|| < 0.993 N for each row, and 1 / N.
 
-    With s <= max |x| < 2 s, the sum n of ceil(64 |x| / s)**2 is exact, and ||x|| <= s sqrt(n) / 64. N / s * 64 is
-    a power of two above sqrt(n (1 + 2**-6)): the slack of 0.7 % is for the rounding of the slices, whose norm is
-    below N / 2**-bits + sqrt(width) / 2, which is enough up to a width of 2**31 at 22 bits.
+    With s <= max |x| < 2 s, the sum n of ceil(64 |x| / s)**2 is exact, and ||x|| <= s sqrt(n) / 64. N / s * 64 is a
+    power of two above sqrt(n (1 + 2**-6)): the slack of 0.7 % is for the rounding of the slices, whose norm is below
+    N / 2**-bits + sqrt(width) / 2, which is enough up to a width of 2**31 at 22 bits.
     """
-    xp = namespace(x)
+    xp, x = namespace(x), namespace(x).abs(x)
     e = _exponent(_largest(x))
-    y = xp.ceil(xp.abs(x) * power_of_two(6.0 - e))
-    n = xp.sum(y * y, axis=-1, keepdims=True)
+    y = xp.ceil(x * power_of_two(6.0 - e))
+    n = xp.vecdot(y, y)[..., None]
     e = e - 6.0 + xp.floor((exponent(xp.where(n < 1.0, 1.0, n) * (1.0 + 2.0**-6)) + 2.0) * 0.5)
     return power_of_two(e), power_of_two(-e)
 
 
 def _largest(x: Array) -> Array:
+    """Of each row of x >= 0, 0 for a row of no numbers."""
     xp = namespace(x)
     if x.shape[-1] == 0:
         return xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, **beside(x))
-    return xp.max(xp.abs(x), axis=-1, keepdims=True)
+    return xp.max(x, axis=-1, keepdims=True)
 
 
 def _exponent(largest: Array) -> Array:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from .._compat import Array, Namespace, turned
 from ..host import beside, host_of, on
 from .grid import exponent, power_of_two, settled
-from .slices import POINT, SLICE
+from .slices import POINT, SLICE, scaled, whole
 
 OCTAVE = 2.0**-15  # units of a score
 NAT = OCTAVE * 1.4426950408889634
@@ -105,30 +105,21 @@ def _exponentials(xp: Namespace, t: Array, reference: Array, *, eager: bool, nea
         t = settled(t * t) + _OFFSET
         for _ in range(_SQUARINGS):
             t = t * t
-        return _whole(xp, t, POINT, eager=eager)
+        return whole(xp, t, POINT, eager=eager)
     if bool(xp.any(large)):
         t -= xp.where(large, reference, 0.0)
         reference = xp.where(large, 0.0, reference)
     t -= reference - _CENTRE
     if not near:
         t = xp.maximum(t, xp.asarray(_FLOOR, dtype=t.dtype, **beside(t)))
-    t *= t
+    t **= 2  # t * t, with one array to read
     t += _OFFSET
     for _ in range(_SQUARINGS):
-        t *= t
-    return _whole(xp, t, POINT, eager=eager)
+        t **= 2
+    return whole(xp, t, POINT, eager=eager)
 
 
 _FLOOR = _CENTRE - 128.0 * OCTAVE  # so far below the reference every weight is 0
-
-
-def _whole(xp: Namespace, x: Array, unit: float, *, eager: bool) -> Array:
-    """x as a multiple of the unit, a power of two, for |x| < 2**51 unit."""
-    if not eager:
-        return xp.round(x * (1.0 / unit)) * unit
-    x += 1.5 * 2.0**52 * unit
-    x -= 1.5 * 2.0**52 * unit
-    return x
 
 
 def _levelled(xp: Namespace, p: Array, powers: Array, *, eager: bool) -> tuple[Array, Array]:
@@ -141,7 +132,7 @@ def _levelled(xp: Namespace, p: Array, powers: Array, *, eager: bool) -> tuple[A
     e = exponent(xp.max(p, axis=-1, keepdims=True)) + (300.0 - math.log2(POINT))
     e = xp.where(e < -450.0, -450.0, e)  # of rows without weights
     e = 4.0 * xp.floor((e - (_BITS - 1)) * 0.25) + 3.0
-    return _whole(xp, p * power_of_two(300.0 - e), POINT, eager=eager), power_of_two(e)
+    return whole(xp, p * power_of_two(300.0 - e), POINT, eager=eager), power_of_two(e)
 
 
 def _shortened(xp: Namespace, p: Array, power: Array, total: Array, *, eager: bool) -> tuple[Array, Array]:
@@ -151,11 +142,7 @@ def _shortened(xp: Namespace, p: Array, power: Array, total: Array, *, eager: bo
     """
     passed = xp.astype(total >= _table(xp, "totals", total), xp.int64)
     share = _taken(xp, _table(xp, "shares", total), xp.sum(passed, axis=-1, keepdims=True))
-    if eager:
-        p *= share
-    else:
-        p = p * share
-    return _whole(xp, p, POINT, eager=eager), power * (1.0 / share)
+    return whole(xp, scaled(p, share, eager=eager), POINT, eager=eager), power * (1.0 / share)
 
 
 def _two_products(xp: Namespace, p: Array, v: Array, *, eager: bool) -> Array:
@@ -165,7 +152,7 @@ def _two_products(xp: Namespace, p: Array, v: Array, *, eager: bool) -> Array:
     second and the third. One addition is rounded. That of the lower slices is left out.
     """
     E, rows = v.shape[-1] // 2, p.shape[-2]
-    high = _whole(xp, p + 0.0 if eager else p, _LOW, eager=eager)
+    high = whole(xp, p + 0.0 if eager else p, _LOW, eager=eager)
     if eager:
         p -= high
     else:
@@ -213,6 +200,14 @@ def merged(xp: Namespace, part: Sums, chunks: Sums, power: Array, *, eager: bool
 
 
 _STEP = 64.0
+
+
+def added(xp: Namespace, one: Sums, other: Sums) -> Sums:
+    """The sums over the keys of both."""
+    top = xp.maximum(one.reference, other.reference)
+    shares = [_octaves(xp, x.reference - top) for x in (one, other)]
+    total, out = (x * shares[0] + y * shares[1] for x, y in ((one.total, other.total), (one.out, other.out)))
+    return Sums(top, total, out)
 
 
 def _octaves(xp: Namespace, n: Array) -> Array:
