@@ -219,7 +219,7 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
             # A kernel without lse keeps its out: asking for lse never changes it (PATH-1).
             walked, lse, *_ = differentiable(
                 lambda r: r.host.run(attend, r, numerics),
-                lambda *saved: saved[0].host.run(attend_backward, saved, numerics.plain),
+                lambda *saved: saved[0].host.run(attend_backward, saved, numerics),
                 request,
                 always=not request.portable,
             )

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ._compat import Array, cast, turned, widened
-from .blocks import masked_scores, over_keys, over_queries, parts
+from .blocks import masked_scores, over_keys, over_queries, parts, row_totals
 from .derivative import summed_to
 from .dropout import keep_tile, kept_scale
 from .host import on
@@ -72,11 +72,15 @@ Saved = tuple[Request, tuple[Array, ...], tuple[Array, ...]]
 def attend_backward(saved: Saved, numerics: Numerics) -> Gradients:
     """The gradient of each floating array in the request, by its name there.
 
-    `saved` are the request, the results of `blocks.attend` and their cotangents. The reference of a row counts as a
+    `saved` are the request, the results of `blocks.attend` and their cotangents. Where its numerics was not a plain
+    one, references and totals are computed anew. The reference of a row counts as a
     constant, its total as exp(lse - reference): weights made of them have the right derivatives of every order.
     """
     request, (out, lse, reference, total), (g, of_lse, _, of_total) = saved
     xp = request.xp
+    if numerics.plain is not numerics:
+        numerics = numerics.plain
+        reference, total = row_totals(request, numerics)
     of_row = xp.sum(g * out, axis=-1, keepdims=True)
     delta = of_row - (of_lse[..., None] + of_total * total)
     bad = xp.isnan(lse)[..., None] | xp.any(xp.isnan(out), axis=-1, keepdims=True)
@@ -159,7 +163,7 @@ def _of_rows(
 
         p = numerics.exponentials(rows.part(), scores)
         p = p if rows.bad is None else xp.where(rows.bad, math.nan, p)
-        of_p = numerics.matmul(rows.of_out, turned(v_tile))
+        of_p = numerics.matmul_of_rows(rows.of_out, v_tile)
         if rows.of_weights is not None:
             of_p = of_p + k.of(rows.of_weights, -1)
         kept = p

@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ._compat import Array
+from ._compat import Array, cast
 from .dropout import keep_tile, kept_scale
 from .host import on
 from .numerics import Numerics, Operands, Partial, bias_tile
 from .parts import Block, blocks, joined
 from .request import Request
 from .rules import Status
-from .shapes import Span
+from .shapes import Span, is_number
 from .struct import arrays_in
 
 
@@ -49,8 +49,9 @@ def _attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, 
         if request.dropout is not None:
             out = out * kept_scale(request.dropout, out)
         nan_lse, nan_out = broken(None if operands.bad_q is None else q.of(operands.bad_q, -2), part, seen)
-        out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse[..., None])
-        return (out, lse, *numerics.sums(part)), carry
+        lse = lse[..., None] if request.sink is None else xp.where(seen.any, lse[..., None], of_sink(request, lse))
+        out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse)
+        return (out, lse, part.reference, part.total), carry
 
     (out, lse, reference, total), _ = over_queries(request, numerics, rows, None)
     return out, lse[..., 0], reference, total
@@ -75,10 +76,22 @@ def _weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]
             product = numerics.product(request, q_tile, k_tile)
             scores, _ = masked_scores(request, numerics, product, q, k, status)
             tiles.append(xp.where(nan_lse, math.nan, numerics.weigh(part, scores)))
-        return (xp.concat(tiles, axis=-1), *numerics.sums(part)), carry
+        return (xp.concat(tiles, axis=-1), part.reference, part.total), carry
 
     (whole, reference, total), _ = over_queries(request, numerics, rows, None)
     return whole, reference, total
+
+
+def row_totals(request: Request, numerics: Numerics) -> tuple[Array, Array]:
+    """The reference and the total of each row, as `attend` has them."""
+    operands = numerics.prepare(request)
+
+    def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
+        part, _ = row_sums(request, numerics, operands, q, stripe)
+        return (part.reference, part.total), carry
+
+    (reference, total), _ = over_queries(request, numerics, rows, None)
+    return reference, total
 
 
 def row_sums(request: Request, numerics: Numerics, operands: Operands, q: Span, stripe: Span) -> tuple[Partial, Seen]:
@@ -107,6 +120,12 @@ def take_in(
     keep = None if request.dropout is None else keep_tile(request.dropout, request, q, k)
     part = numerics.partial(part, scores, v_tile, keep)
     return part, _look(request.xp, seen, visible, operands, k)
+
+
+def of_sink(request: Request, like: Array) -> Array:
+    """The lse of rows that see the sink and nothing else: (..., H, q, 1), for `like` (..., H, q)."""
+    sink = request.sink if is_number(request.sink) else cast(request.sink, like.dtype)[..., None]
+    return (request.xp.zeros_like(like) + sink)[..., None]
 
 
 def nothing_seen(xp: Any, part: Partial) -> Seen:

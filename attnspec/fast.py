@@ -7,6 +7,7 @@ operations, for arrays with values.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +77,7 @@ class Fast:
 
     def product(self, request: Request, q: Array, k: Array) -> Array:
         xp = request.xp
-        s = grouped_matmul(xp, q, turned(k))
+        s = self.matmul_of_rows(q, k)
         for share in _shares(request.scale)[2] if is_number(request.scale) else ():
             s = _apart(xp, s) * share
         return s
@@ -111,9 +112,6 @@ class Fast:
         lse = xp.where(empty, -math.inf, _shift(xp, part.reference) + xp.log(total))
         return part.out / total, lse[..., 0]
 
-    def sums(self, part: Partial) -> tuple[Array, Array]:
-        return part.reference, part.total
-
     def weigh(self, part: Partial, scores: Array) -> Array:
         return self.exponentials(part, scores) / namespace(scores).where(part.total == 0, 1.0, part.total)
 
@@ -126,6 +124,9 @@ class Fast:
 
     def matmul(self, a: Array, b: Array) -> Array:
         return grouped_matmul(namespace(a), a, b)
+
+    def matmul_of_rows(self, a: Array, b: Array) -> Array:
+        return grouped_matmul(namespace(a), a, turned(b))
 
     def matmul_of_keys(self, a: Array, b: Array, G: int) -> Array:
         xp = namespace(a)
@@ -227,15 +228,15 @@ def _sums(xp: Any, p: Array, v: Array, keep: Array | None) -> tuple[Array, Array
     return total, grouped_matmul(xp, p if keep is None else xp.where(keep, p, 0.0), v)
 
 
-def grouped_matmul(xp: Any, a: Array, b: Array) -> Array:
+def grouped_matmul(xp: Any, a: Array, b: Array, matmul: Callable[[Array, Array], Array] | None = None) -> Array:
     """(..., H, q, x) @ (..., G, x, y): head h with group h // (H // G).
 
     The queries of a group are stacked, so that its keys are read once.
     """
-    H, G = a.shape[-3], b.shape[-3]
+    H, G, matmul = a.shape[-3], b.shape[-3], matmul or xp.matmul
     if H == G:
-        return xp.matmul(a, b)
-    stacked = xp.matmul(_stacked(xp, a, G), b)
+        return matmul(a, b)
+    stacked = matmul(_stacked(xp, a, G), b)
     return xp.reshape(stacked, (*stacked.shape[:-3], H, a.shape[-2], b.shape[-1]))
 
 

@@ -47,7 +47,7 @@ class Numerics(Protocol):
 
     @property
     def plain(self) -> Numerics:
-        """The numerics of weights and gradients: itself, or the one whose scores are numbers in natural units."""
+        """The numerics of weights and gradients: itself, if its scores and references are natural logarithms."""
 
     def tile(self, rows: int, columns: int) -> tuple[int, int]:
         """The tile to take, near one of (queries, keys) that fits the memory."""
@@ -82,9 +82,6 @@ class Numerics(Protocol):
     def finish(self, part: Partial) -> tuple[Array, Array]:
         """(out, lse), normalised."""
 
-    def sums(self, part: Partial) -> tuple[Array, Array]:
-        """Of each row a reference and a total, (..., H, q, 1): lse = reference + log(total) as `plain` reads them."""
-
     def weigh(self, part: Partial, scores: Array) -> Array:
         """The weights of one tile, given the finished sums of its rows."""
 
@@ -96,6 +93,9 @@ class Numerics(Protocol):
 
     def matmul(self, a: Array, b: Any) -> Array:
         """(..., H, q, x) @ (..., G, x, y): head h with group h // (H // G)."""
+
+    def matmul_of_rows(self, a: Array, b: Any) -> Array:
+        """(..., H, q, x) with (..., G, y, x) -> (..., H, q, y): the products of their rows."""
 
     def matmul_of_keys(self, a: Array, b: Any, G: int) -> Array:
         """a (..., H, q, k), b (..., H, q, x) -> (..., G, k, x): a transposed times b, summed over a group's heads."""

@@ -283,8 +283,12 @@ class _Namespace:
         return self.multiply(self.sum(x, axis=axis, keepdims=keepdims), 1.0 / n if n else math.nan)
 
     def matmul(self, a: Any, b: Any) -> Identical:
-        """The product of matrices."""
+        """The product of matrices; numbers in b that meet only zeros of a touch nothing."""
         return Identical(_sealed(product, _raw(a), _raw(b)), _joint((a, b)))
+
+    def matmul_of_vectors(self, a: Any, b: Any) -> Identical:
+        """The same where columns of b have nothing to do with each other: what one holds does not touch the next."""
+        return Identical(_sealed(product, _raw(a), _raw(b), vectors=True), _joint((a, b)))
 
     def tensordot(self, a: Any, b: Any, *, axes: int) -> Identical:
         """The last `axes` axes of a with the first of b."""

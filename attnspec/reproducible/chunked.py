@@ -146,11 +146,6 @@ class Chunked(Steady):
         lse = xp.where(empty, -math.inf, log)
         return _number(xp.where(xp.abs(out) < _TINY, 0.0, out)), Identical(lse[..., 0], "float32")
 
-    def sums(self, part: Partial) -> tuple[Array, Array]:
-        reference, total = part.reference.value, part.total.value
-        natural = settled(reference * _LN2) - LOG_UNIT
-        return _number(namespace(total).where(total == 0, -math.inf, natural)), part.total
-
 
 NUMERICS.update(float32=Chunked(FULL), float16=Chunked(HALF), bfloat16=Chunked(HALF))
 

@@ -17,7 +17,7 @@ from functools import reduce
 from typing import Any
 
 from .._compat import Array, dtype_name, namespace
-from ..blocks import Seen, broken, nothing_seen, over_queries, status_of, take_in
+from ..blocks import Seen, broken, nothing_seen, of_sink, over_queries, status_of, take_in
 from ..errors import OptionError, ShapeError
 from ..host import host_of
 from ..numerics import Partial as Sums
@@ -39,6 +39,7 @@ class Partial(Struct):
     visible: Array  # boolean (C, ..., H, Q, 1): a key was seen
     bad_score: Array  # one that is not finite was, or the query is not
     bad_value: Array  # a value was that is not finite
+    lonely: Array | None  # (..., H, Q, 1), the lse of rows that see the sink alone
     dtype: str  # of q
     headless: bool
 
@@ -92,7 +93,8 @@ def partial(q: Array, k: Array, v: Array, **options: Any) -> Partial:
         return tuple(xp.stack(list(x)) for x in zip(*chunks, strict=True)), carry
 
     (reference, total, out, visible, bad_score, bad_value), _ = over_queries(request, numerics, rows, None)
-    return Partial(reference, total, out, visible, bad_score, bad_value, dtype_name(q), request.headless)
+    lonely = None if request.sink is None else of_sink(request, total[0, ..., 0])
+    return Partial(reference, total, out, visible, bad_score, bad_value, lonely, dtype_name(q), request.headless)
 
 
 def merge(parts: Sequence[Partial]) -> Partial:
@@ -129,6 +131,7 @@ def finish(part: Partial) -> tuple[Array, Array]:
     seen = Seen(*(xp.any(flag, axis=0) for flag in (part.visible, part.bad_score, part.bad_value)))
     nan_lse, nan_out = broken(None, sums, seen)
     out, lse = numerics.finish(sums)
-    out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse[..., None])[..., 0]
+    lse = lse[..., None] if part.lonely is None else xp.where(seen.any, lse[..., None], part.lonely)
+    out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse)[..., 0]
     results = Identical(out.value, part.dtype), Identical(lse.value, wide(part.dtype))
     return tuple(x[0, ...] for x in results) if part.headless else results

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .._compat import Array, namespace
-from ..fast import Fast
+from .._compat import Array, namespace, turned
+from ..fast import Fast, grouped_matmul
 from ..numerics import Numerics, Partial
 from ..request import Request
 
@@ -29,6 +29,10 @@ class Steady(Fast):
         xp = namespace(part.total)
         nothing = Partial(xp.full_like(part.total, -math.inf), xp.zeros_like(part.total), xp.zeros_like(part.out))
         return self.merge(part, super().partial(nothing, scores, v, keep))
+
+    def matmul_of_rows(self, a: Array, b: Array) -> Array:
+        xp = namespace(a)
+        return grouped_matmul(xp, a, turned(b), xp.matmul_of_vectors)
 
     def tile(self, rows: int, columns: int) -> tuple[int, int]:
         return CHUNK, CHUNK

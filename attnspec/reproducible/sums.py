@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from .._compat import Array, namespace
+from .._compat import Array, namespace, turned
 from .grid import exponent, power_of_two, settled
 
 # A slice of a factor has 20 bits: products below 2**38, and three sums of 8192 of them below 2**53.
@@ -37,34 +37,37 @@ def total(x: Array, *, axis: int | tuple[int, ...] | None, keepdims: bool) -> Ar
     return found if keepdims else xp.squeeze(found, axis=axes)
 
 
-def product(a: Array, b: Array) -> Array:
+def product(a: Array, b: Array, *, vectors: bool = False) -> Array:
     """a (..., n, k) @ b (..., k, m): NaN where a row of a or a column of b is not finite.
 
-    To 2**-58 of the largest product of a row's and a column's numbers; exact for short numbers.
+    To 2**-58 of the largest product of two numbers in a row and a column; exact for short numbers. What a row of b
+    holds that meets only zeros of a changes nothing; with `vectors`, columns of b are what stands apart instead, and no
+    column changes what another one gives.
     """
     xp = namespace(a)
     k = a.shape[-1]
-    if k == 0:
+    if 0 in (*a.shape[-2:], b.shape[-1]):
         return xp.matmul(a, b)
     cuts = [(start, min(k, start + _LONGEST)) for start in range(0, k, _LONGEST)]
-    pieces = [_product(a[..., start:stop], b[..., start:stop, :]) for start, stop in cuts]
+    pieces = [_product(a[..., start:stop], b[..., start:stop, :], vectors) for start, stop in cuts]
     found = pieces[0]
     for piece in pieces[1:]:
         found = found + piece
     return found
 
 
-def _product(a: Array, b: Array) -> Array:
+def _product(a: Array, b: Array, vectors: bool) -> Array:
     xp = namespace(a)
     fine_a, fine_b = xp.isfinite(a), xp.isfinite(b)
-    (a1, a2, a3), of_a = _slices(xp.where(fine_a, a, 0.0), -1)
-    (b1, b2, b3), of_b = _slices(xp.where(fine_b, b, 0.0), -2)
+    a = xp.where(fine_a, a, 0.0)
+    (b1, b2, b3), of_b = _slices(xp.where(fine_b, b, 0.0), -2 if vectors else -1)
+    (a1, a2, a3), of_a = _slices(a if vectors else a * turned(of_b), -1)
     first = xp.matmul(a1, b1)
     second = xp.matmul(a1, b2) + xp.matmul(a2, b1)
     third = xp.matmul(a1, b3) + xp.matmul(a2, b2) + xp.matmul(a3, b1)
-    found = first + (second + third * 2.0**-_BITS) * 2.0**-_BITS
+    found = (first + (second + third * 2.0**-_BITS) * 2.0**-_BITS) * of_a
     fine = xp.all(fine_a, axis=-1, keepdims=True) & xp.all(fine_b, axis=-2, keepdims=True)
-    return xp.where(fine, settled(found * of_a * of_b), math.nan)
+    return xp.where(fine, settled(found * of_b if vectors else found), math.nan)
 
 
 def _slices(x: Array, axis: int) -> tuple[tuple[Array, Array, Array], Array]:

@@ -6,8 +6,8 @@ a chunk, its maximum rounded up to a whole octave, is exact at every magnitude, 
 **Weights.** 2**z = P(u)**(2**14), u = ln(2) z / 2**14: one quadratic and 14 squarings, whose products meet nothing but
 the next product and one last rounding to an integer below 2**45. With the scores in the right units u needs no product.
 
-**Values.** Weights and slices of values are integers, of which 256 products add up exactly. Where the rows of v have
-several powers of two, the weights are multiplied by them and rounded once more, relative to the largest product.
+**Values.** Where the rows of v have several powers of two, the weights are multiplied by them and rounded once more,
+relative to the largest product. Then they are cut to the bits that their products with slices of values leave them.
 
 With `eager`, arrays that nobody else has are overwritten. The bits are the same.
 """
@@ -68,12 +68,14 @@ def chunk(xp: Namespace, t: Array, keep: Array | None, v: Values, *, eager: bool
     power = v.powers[..., :1, :]
     if not v.flat:
         p, power = _levelled(xp, p, v.powers, eager=eager)
-    if v.count == 1:
-        p, power = _shortened(xp, p, power, total if v.flat else _sum(xp, p), eager=eager)
+    p, share = _shortened(xp, p, total if v.flat else _sum(xp, p), eager=eager)
     if keep is not None:
         p = xp.where(keep, p, 0.0)
-    out = xp.matmul(p, v.slices) if v.count == 1 else _two_products(xp, p, v.slices, eager=eager)
-    return Sums(reference, total, out), power
+    out = xp.matmul(p, v.slices)
+    if v.count == 2:
+        E = out.shape[-1] // 2
+        out = out[..., :E] + out[..., E:]
+    return Sums(reference, total, out), power * (1.0 / share)
 
 
 def weights(xp: Namespace, t: Array, *, eager: bool, near: bool = False) -> tuple[Array, Array, Array]:
@@ -135,42 +137,15 @@ def _levelled(xp: Namespace, p: Array, powers: Array, *, eager: bool) -> tuple[A
     return whole(xp, p * power_of_two(300.0 - e), POINT, eager=eager), power_of_two(e)
 
 
-def _shortened(xp: Namespace, p: Array, power: Array, total: Array, *, eager: bool) -> tuple[Array, Array]:
-    """The weights as integers whose sum is at most 2**31: the longer, the fewer of them are large.
+def _shortened(xp: Namespace, p: Array, total: Array, *, eager: bool) -> tuple[Array, Array]:
+    """The weights as integers whose sum is at most 2**31, and the power of two that makes them so.
 
-    A total from 2**n on, less a slack for what rounding adds (1/2 for each key), is divided by 2**(n - 30).
+    A total from 2**n on, less a slack for what rounding adds (1/2 for each key), is divided by 2**(n - 30). So weights
+    have 31 bits relative to their sum over a chunk, and their products with the 22 bits of a slice add up below 2**53.
     """
     passed = xp.astype(total >= _table(xp, "totals", total), xp.int64)
     share = _taken(xp, _table(xp, "shares", total), xp.sum(passed, axis=-1, keepdims=True))
-    return whole(xp, scaled(p, share, eager=eager), POINT, eager=eager), power * (1.0 / share)
-
-
-def _two_products(xp: Namespace, p: Array, v: Array, *, eager: bool) -> Array:
-    """Weights times both slices of the values.
-
-    Weights in two slices of 22 bits: all three products are sums below 2**53 in their units, and so is the sum of the
-    second and the third. One addition is rounded. That of the lower slices is left out.
-    """
-    E, rows = v.shape[-1] // 2, p.shape[-2]
-    high = whole(xp, p + 0.0 if eager else p, _LOW, eager=eager)
-    if eager:
-        p -= high
-    else:
-        p = p - high
-    if rows < _FEW:  # to read the values once costs less than the product that nobody needs
-        both = xp.matmul(xp.concat([high, p], axis=-2), v)
-        by_high, by_low = both[..., :rows, :], both[..., rows:, :E]
-    else:
-        by_high, by_low = xp.matmul(high, v), xp.matmul(p, v[..., :E])
-    if not eager:
-        return by_high[..., :E] + (by_high[..., E:] + by_low)
-    by_low += by_high[..., E:]
-    by_low += by_high[..., :E]
-    return by_low
-
-
-_LOW = POINT * 2.0 ** (_BITS - SLICE)  # unit of the upper slice of a weight
-_FEW = 16
+    return whole(xp, scaled(p, share, eager=eager), POINT, eager=eager), share
 
 
 def merged(xp: Namespace, part: Sums, chunks: Sums, power: Array, *, eager: bool) -> Sums:
