@@ -36,8 +36,8 @@ class Cache(cache.Cache):
     @classmethod
     def empty(cls, **options: Any) -> Self:
         """See `attnspec.Cache.empty`."""
-        blank = super().empty(**options)
-        return replace(blank, **_sliced(blank.k, blank.v))
+        blank = cache.Cache.empty(**options)
+        return cls(blank.k, blank.v, blank.length, **_sliced(blank.k, blank.v))
 
     def rows(self) -> tuple[Any, Any]:
         """k and v for the functions of reproducible mode."""

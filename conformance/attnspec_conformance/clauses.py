@@ -62,6 +62,8 @@ _EXTENDED = {
     "GRADIENT-3": "The gradient of dropout goes through the very entries that the forward pass kept.",
     "GRADIENT-4": "By every route the gradients are the same, and recording them changes no bit of the answer.",
     "GRADIENT-5": "NaN goes to exactly dq of the rows that see it and dk, dv of the keys that those rows see.",
+    "REPRO-1": "Reproducible mode has one answer to the bit: on every backend, however a call is cut and compiled.",
+    "REPRO-2": "Reproducible mode is the default mode within 1 unit of 2^-24 sum p|v|, before the last rounding.",
     "GRADIENT-6": "A pullback has the arguments' structure, zeros for what is unused, None for what is no float.",
     "FEEDFORWARD-1": "The network is activation(x W_in + b_in) W_out + b_out, gated or not; gelu is exact, by erf.",
     "LOSS-1": "cross_entropy is log(sum exp(logits)) - logits_label, and 0 with its gradient where its mask is False.",
