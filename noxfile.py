@@ -7,7 +7,8 @@ nox -s exchange                         a program in C answers the calls from fi
 nox -s memory                           the memory bounds of long sequences, on every backend
 nox -s alarms                           10,000 drawn calls on every backend and the control: no false alarm
 nox -s mutants                          every small change of the code is noticed by a test, or listed as equivalent
-nox -s gpu                              the suite on torch's first CUDA device
+nox -s identity                         1,000 problems and more: the same bits in every environment of this machine
+nox -s gpu                              the suite on torch's first CUDA device, and its bits beside those of the CPU
 """
 
 from __future__ import annotations
@@ -124,10 +125,22 @@ def memory(session: nox.Session, backend: str) -> None:
 
 
 @nox.session(default=False)
+def identity(session: nox.Session) -> None:
+    """Reproducible mode on all backends, BLAS kernels and instruction sets: a table, and 1 if a bit differs."""
+    pins = (option for backend in BACKENDS for option in ("-c", f"backends/{backend}/constraints.txt"))
+    session.install("-q", *pins, "-e", f".[{','.join(BACKENDS)},conformance]")
+    session.run("python", "-m", "attnspec_conformance.identity", *session.posargs, env=COMPILED)
+
+
+@nox.session(default=False)
 def gpu(session: nox.Session) -> None:
-    """The suite on torch's first CUDA device; torch is installed as the index gives it, unless it is there already."""
-    session.install("-q", "-e", ".[torch,conformance,demo]")
+    """On the first CUDA device: the suite on torch, and the bits of reproducible mode on torch and JAX.
+
+    torch and JAX are installed as the index gives them, unless they are there already.
+    """
+    session.install("-q", "-e", ".[torch,conformance,demo]", "jax[cuda12]")
     session.run("pytest", "-q", *SUITE, "--attnspec-backend", "torch", "--attnspec-device", "cuda:0", *session.posargs)
+    session.run("python", "-m", "attnspec_conformance.identity", "--environments", "numpy 1 thread,torch cuda,jax cuda")
 
 
 @nox.session(default=False)

@@ -99,6 +99,11 @@ def _sealed(function: Callable[..., Any], static: tuple[str, ...]) -> Callable[.
 _ON_CPU = jax.default_backend() == "cpu"
 
 
+def float64() -> Any:
+    """64 bits, whatever the process has by default."""
+    return (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(True)
+
+
 def register(cls: type) -> None:
     """Make a Struct a pytree whose paths are its field names."""
     jax.tree_util.register_pytree_with_keys(cls, _flatten_with_keys, partial(unflatten, cls), flatten_func=flatten)
@@ -128,5 +133,5 @@ HOST = Host(
     register=register,
     device_of=device_of,
     sealed=sealed,
-    float64=partial(jax.enable_x64, True),
+    float64=float64,
 )
