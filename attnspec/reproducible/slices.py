@@ -75,12 +75,12 @@ def v_slices(v: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
     xp, unit = namespace(v), 2.0**-SLICE / POINT
     v, bad = cleaned(v, eager=eager)
     e = 4.0 * xp.floor((_exponent(_largest(xp.abs(v))) + 1.0) * 0.25) + 3.0
-    y = v * (power_of_two(-e) / POINT)
-    first = xp.round(y * (1.0 / unit)) * unit
+    y = v * power_of_two(SLICE - e)
+    first = xp.round(y)
     if grade.slices == 1:
-        return first, power_of_two(e), bad
-    rest = whole(xp, y - first, unit * 2.0**-SLICE, eager=eager)
-    return xp.concat([first, rest], axis=-1), power_of_two(e), bad
+        return first * unit, power_of_two(e), bad
+    rest = whole(xp, y - first, 2.0**-SLICE, eager=eager)
+    return xp.concat([first, rest], axis=-1) * unit, power_of_two(e), bad
 
 
 def cleaned(x: Array, *, eager: bool) -> tuple[Array, Array]:

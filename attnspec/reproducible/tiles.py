@@ -155,7 +155,7 @@ def merged(xp: Namespace, part: Sums, chunks: Sums, power: Array, *, eager: bool
     change by many, so that they seldom do.
     """
     top = xp.ceil(xp.max(chunks.reference, axis=-3) * (1.0 / _STEP)) * _STEP
-    top = xp.maximum(part.reference, top)
+    top = _larger(xp, part.reference, top)
     share = _octaves(xp, chunks.reference - top[..., None, :, :])
     total, out = part.total, part.out
     if not (eager and bool(xp.all(top == part.reference))):
@@ -179,10 +179,16 @@ _STEP = 64.0
 
 def added(xp: Namespace, one: Sums, other: Sums) -> Sums:
     """The sums over the keys of both."""
-    top = xp.maximum(one.reference, other.reference)
+    top = _larger(xp, one.reference, other.reference)
     shares = [_octaves(xp, x.reference - top) for x in (one, other)]
     total, out = (x * shares[0] + y * shares[1] for x, y in ((one.total, other.total), (one.out, other.out)))
     return Sums(top, total, out)
+
+
+def _larger(xp: Namespace, x: Array, y: Array) -> Array:
+    """The larger reference; +0 for both zeros, of which `maximum` may take either."""
+    x = xp.where(x > y, x, y)
+    return xp.where(x == 0.0, 0.0, x)
 
 
 def _octaves(xp: Namespace, n: Array) -> Array:
