@@ -45,7 +45,7 @@ class Fast:
         if request.host.concrete(q, k, v) and all(bool(xp.all(f)) for f in finite):
             return Operands(q, k, v, None, None, None)
         bad_q, bad_k, bad_v = (~xp.all(f, axis=-1, keepdims=True) for f in finite)
-        by_key = [turned(_for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v)]
+        by_key = [turned(for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v)]
         return Operands(q, k, v, bad_q, *by_key)
 
     def queries(self, request: Request, operands: Operands, q: Span) -> Array:
@@ -309,7 +309,7 @@ def _shift(xp: Any, reference: Array) -> Array:
     return xp.where(reference == -math.inf, 0.0, reference)
 
 
-def _for_query_heads(xp: Any, flag: Array, H: int) -> Array:
+def for_query_heads(xp: Any, flag: Array, H: int) -> Array:
     """(..., G, K, 1) -> (..., H, K, 1)."""
     G = flag.shape[-3]
     return flag if G == H else xp.repeat(flag, H // G, axis=-3)

@@ -14,10 +14,12 @@ from rich.console import Console
 from .. import minilm
 from ..backend import Backend
 from ..errors import OptionError
-from . import article_head, stack
+from ..reproducible import identically
+from . import article_head, digests, stack
 from .compare import Work, on_every_backend, tabulate
 from .heatmap import Panel, save, show
-from .train import STEPS, School
+from .learned_head import Mode, as_it_is
+from .train import FEWER_STEPS, STEPS, School
 
 __all__ = ["demo"]
 
@@ -50,7 +52,12 @@ def demo(
         int | None, typer.Option("--stack", metavar="N", help="How N stacked layers connect words.")
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="Heads that learn what the built one does.")] = False,
-    steps: Annotated[int, typer.Option(help="With --train.")] = STEPS,
+    steps: Annotated[
+        int | None, typer.Option(help=f"With --train; {STEPS}, with --reproducible {FEWER_STEPS}.", show_default=False)
+    ] = None,
+    reproducible: Annotated[
+        bool, typer.Option("--reproducible", help="With --train: the same bits on every backend, and their digests.")
+    ] = False,
     noun: Annotated[list[str] | None, typer.Option(help="A further noun for the built head; repeatable.")] = None,
     backend: Annotated[list[str] | None, typer.Option(help="Only this backend; repeatable.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
@@ -59,10 +66,13 @@ def demo(
     png: Annotated[Path | None, typer.Option(help="Write the picture to this file too.")] = None,
 ) -> None:
     """Show which words a head looks at, computed on every installed backend, and how far these are apart."""
+    if reproducible and not train:
+        raise OptionError("--reproducible goes with --train. Leave it out: every demo ends with a reproducible result.")
     if train:
         if layers is not None or model is Model.minilm or noun:
             raise OptionError("--train has models and words of its own. Leave out --stack, --model and --noun.")
-        exhibit = _train(_words(text), steps, dtype)
+        steps = steps if steps is not None else FEWER_STEPS if reproducible else STEPS
+        exhibit = _train(_words(text), steps, dtype, identically if reproducible else as_it_is)
     elif layers is not None:
         if model is Model.minilm:
             raise OptionError("--stack shows layers of its own. Leave out --stack, or --model minilm.")
@@ -76,6 +86,8 @@ def demo(
         outcomes, refusals = on_every_backend(exhibit.prepare, backend or [], dtype, device)
         results = outcomes[0].results
         panels, notes = exhibit.panels(*results), exhibit.notes(*results)
+        names = [outcome.backend for outcome in outcomes]
+        same = [] if train else digests.everywhere(text.split(), names, dtype, device)
 
     console = Console(highlight=False)
     for panel in panels:
@@ -87,6 +99,8 @@ def demo(
     console.print(tabulate(outcomes))
     for reason in refusals:
         console.print(str(reason), markup=False)
+    for line in same:
+        console.print(line, markup=False)
     for path in (svg, png):
         if path is not None:
             save(path, panels)
@@ -177,9 +191,9 @@ def _stack(words: list[str], layers: int, dtype: str) -> _Exhibit:
     return _Exhibit(prepare, panels, notes)
 
 
-def _train(words: list[str], steps: int, dtype: str) -> _Exhibit:
+def _train(words: list[str], steps: int, dtype: str, mode: Mode) -> _Exhibit:
     """Heads in training, beside the built one."""
     if steps < 1:
         raise OptionError(f"--train needs at least one step, got {steps}.")
-    school = School(words, steps, dtype)
+    school = School(words, steps, dtype, mode)
     return _Exhibit(school.prepare, school.panels, school.notes, school.progress)

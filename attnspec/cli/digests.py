@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from struct import pack
 from typing import Any
 
 from rich.table import Table
@@ -16,7 +17,7 @@ from ..request import Dropout
 from . import article_head
 from .backends import numbers, pick
 
-__all__ = ["SHOWN", "digest", "everywhere", "tabulate"]
+__all__ = ["SHOWN", "digest", "digest_of_floats", "everywhere", "tabulate"]
 
 SHOWN = 16  # hexadecimal digits of a digest in a table
 
@@ -30,6 +31,11 @@ def digest(arrays: Iterable[Any]) -> str:
     for x in arrays:
         sha.update(x.astype("<f8" if x.dtype == "float64" else "<f4").tobytes())
     return sha.hexdigest()
+
+
+def digest_of_floats(numbers: Sequence[float]) -> str:
+    """The same of Python's numbers, as float64, which hold those of every dtype."""
+    return sha256(pack(f"<{len(numbers)}d", *numbers)).hexdigest()
 
 
 def tabulate(title: str, columns: Sequence[str], found: Mapping[str, Sequence[str]]) -> list[Any]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from .. import (
     Dropout,
@@ -47,9 +47,12 @@ from ..host import beside
 from ..struct import Struct, arrays_in, with_arrays
 
 __all__ = [
-    "NONE", "VOCABULARY", "Batch", "Model", "State", "batch", "evaluate", "limits", "loss", "scores", "sentences",
-    "step", "weights",
+    "NONE", "VOCABULARY", "Batch", "Mode", "Model", "State", "as_it_is", "batch", "evaluate", "limits", "loss",
+    "scores", "sentences", "step", "weights",
 ]  # fmt: skip
+
+# How a function of arrays is computed: `as_it_is`, or with the same bits everywhere, `reproducible.identically`.
+Mode: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 NONE = "(none)"
 ARTICLES = ("the", "a")
@@ -64,6 +67,11 @@ M, HEADS, HIDDEN = 32, 2, 64
 SCALE = 1 / math.sqrt(M)
 DROPPED = 0.1
 RATE, FORGET_MEAN, FORGET_SQUARE, EPS = 5e-3, 0.9, 0.98, 1e-3
+
+
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function."""
+    return function
 
 
 def sentences(rng: random.Key, number: int, backend: Backend) -> list[list[str]]:
@@ -242,9 +250,9 @@ class Score(NamedTuple):
     found: float  # the share of nouns with more than half of their weight on their article
 
 
-def evaluate(model: Model, examples: Batch, backend: Backend) -> Score:
+def evaluate(model: Model, examples: Batch, backend: Backend, mode: Mode = as_it_is) -> Score:
     """Without dropout."""
-    looks = backend.to_numpy(weights(model, examples)).tolist()
+    looks = backend.to_numpy(mode(weights)(model, examples)).tolist()
     articles = backend.to_numpy(examples.articles).tolist()
     found = [
         row[article] > 0.5
@@ -252,7 +260,7 @@ def evaluate(model: Model, examples: Batch, backend: Backend) -> Score:
         for row, article in zip(rows, places, strict=True)
         if article
     ]
-    return Score(float(backend.to_numpy(loss(model, examples))), sum(found) / len(found))
+    return Score(float(backend.to_numpy(mode(loss)(model, examples))), sum(found) / len(found))
 
 
 def limits(texts: list[list[str]]) -> Score:

@@ -97,6 +97,10 @@ class Numbers(Wrapped):
         """The last two axes exchanged."""
         return self.__array_namespace__().matrix_transpose(self)
 
+    def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
+        """`xp.sum`; not in the standard, but a method of every array that people know."""
+        return self.__array_namespace__().sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
+
     def __neg__(self) -> Any:
         return Identical(-self.value, self.kind)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._compat import Array, Namespace, cast, namespace, turned, unwrapped
-from ..fast import _for_query_heads, grouped_matmul
+from ..fast import for_query_heads, grouped_matmul
 from ..host import beside, host_of
 from ..numerics import Numerics, Operands, Partial
 from ..request import Request
@@ -69,7 +69,7 @@ class Chunked(Steady):
         q, bad_q = slices.cleaned(request.q.value, eager=self.eager)
         *k, bad_k = request.k.slices or k_slices(request.k)
         v, powers, bad_v = request.v.slices or v_slices(request.v)
-        by_key = (turned(_for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v))
+        by_key = (turned(for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v))
         flags = [None if self.eager and not bool(xp.any(bad)) else bad for bad in (bad_q, *by_key)]
         flat = self.eager and bool(xp.all(powers == powers[..., :1, :]))
         if self.grade.corrected:

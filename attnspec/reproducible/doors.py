@@ -84,7 +84,7 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., Any]]:
     >>> import numpy as np
     >>> from attnspec import reproducible
     >>> y, pullback = reproducible.vjp(lambda x: reproducible.rms_norm(x, eps=0.0), np.asarray([3.0, 4.0], np.float32))
-    >>> pullback(np.asarray([1.0, 0.0], np.float32))[0].round(4).tolist()
+    >>> pullback(np.asarray([1.0, 0.0], np.float32))[0].astype(float).round(4).tolist()
     [0.181, -0.1358]
     """
     arrays = arrays_in("", args)

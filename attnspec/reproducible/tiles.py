@@ -54,7 +54,7 @@ class Values(NamedTuple):
 
     slices: Array
     powers: Array
-    count: int
+    pieces: int  # slices of a value, side by side
     flat: bool  # the rows share one power
     near: bool  # no score is masked, or beyond 400 octaves
 
@@ -64,15 +64,18 @@ def chunk(xp: Namespace, t: Array, keep: Array | None, v: Values, *, eager: bool
 
     t (..., q, k) with k <= 256, -inf where masked; `keep` is dropout's choice.
     """
+    # What is kept is relative to the largest that is kept: beside one that dropout drops it may be nothing.
+    kept = None if keep is None else weights(xp, xp.where(keep, t, -math.inf), eager=eager)
     reference, p, total = weights(xp, t, eager=eager, near=v.near)
+    of_kept, p, summed = kept or (reference, p, total)
     power = v.powers[..., :1, :]
     if not v.flat:
         p, power = _levelled(xp, p, v.powers, eager=eager)
-    p, share = _shortened(xp, p, total if v.flat else _sum(xp, p), eager=eager)
-    if keep is not None:
-        p = xp.where(keep, p, 0.0)
+    p, share = _shortened(xp, p, summed if v.flat else _sum(xp, p), eager=eager)
+    if kept is not None:
+        power = power * _octaves(xp, of_kept - reference)
     out = xp.matmul(p, v.slices)
-    if v.count == 2:
+    if v.pieces == 2:
         E = out.shape[-1] // 2
         out = out[..., :E] + out[..., E:]
     return Sums(reference, total, out), power * (1.0 / share)

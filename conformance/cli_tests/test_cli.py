@@ -190,6 +190,7 @@ def test_stacked_layers_connect_one_more_word_each(name):
         (["embed", "--dtype", "int8", "cat"], "no dtype 'int8'"),
         (["embed", "--device", "tpu", "cat"], "'numpy' has no device 'tpu'. It has: cpu."),
         (["demo", "--backend", "mlx9"], "no backend named 'mlx9'"),
+        (["demo", "--reproducible"], "--reproducible goes with --train"),
         (["demo", "--stack", "0"], "at least one layer, got 0"),
         (["demo", "--stack", "2", "--model", "minilm"], "--stack"),
         (["demo", "--model", "minilm", "--head", "12"], "heads 0 to 11, got head=12"),

@@ -31,11 +31,12 @@ def test_the_examples_run(example):
         pytest.skip(str(error))
 
 
-def test_the_page_on_gradients_runs():
-    page = (ROOT / "docs" / "gradients.md").read_text()
+@pytest.mark.parametrize("name", ["gradients.md", "reproducible.md"])
+def test_a_page_runs(name):
+    page = (ROOT / "docs" / name).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert blocks
-    exec(compile("\n".join(blocks), "gradients.md", "exec"), {"__name__": "__main__"})
+    exec(compile("\n".join(blocks), name, "exec"), {"__name__": "__main__"})
 
 
 def test_the_readmes_pictures_are_there():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from attnspec import params, random
+from attnspec import params, random, reproducible
 from attnspec._compat import dtype_name
 from attnspec.backend import choose
 from attnspec.cli import learned_head, train
@@ -29,8 +30,12 @@ def backend(name):
     return choose(name)
 
 
-def losses(kind, backend, dtype="float32", steps=FEW):
-    return np.array(train.train(kind, train.lesson(backend, steps, dtype), backend, after=lambda: None).losses)
+def trained(kind, backend, dtype="float32", steps=FEW, mode=learned_head.as_it_is):
+    return train.train(kind, train.lesson(backend, steps, dtype, mode=mode), backend, after=lambda: None)
+
+
+def losses(*given, **options):
+    return np.array(trained(*given, **options).losses)
 
 
 @pytest.fixture(scope="module", params=[TOLD_POSITIONS, TWO_LAYERS], ids=lambda kind: kind.title)
@@ -62,6 +67,28 @@ def test_what_drops_shows_in_the_losses(reference):
     moved = np.abs(np.array(train.train(kind, other, numpy, after=lambda: None).losses) - exact)
     assert moved[0] > 1000 * rounding[0]
     assert moved.max() > 1000 * rounding.max()
+
+
+# A transformer layer, and rotary embedding in the head: all that the three kinds have.
+EVERYTHING = train.Kind("two layers, told positions", layers=1, positions=True)
+
+
+@pytest.fixture(scope="module")
+def reproduced():
+    return trained(EVERYTHING, choose("numpy"), steps=3, mode=reproducible.identically)
+
+
+def test_a_reproducible_training_ends_in_the_same_bits(reproduced, backend):
+    training = trained(EVERYTHING, backend, steps=3, mode=reproducible.identically)
+    assert training.losses == reproduced.losses
+    for name, x in params.flatten(training.model).items():
+        np.testing.assert_array_equal(backend.to_numpy(x), params.flatten(reproduced.model)[name])
+
+
+def test_a_reproducible_training_is_nearer_to_float64(reference):
+    kind, exact, rounding = reference
+    apart = np.abs(losses(kind, choose("numpy"), mode=reproducible.identically) - exact)
+    assert np.all(apart <= 2 * (rounding + UNIT * exact))
 
 
 def test_sentences_are_the_same_on_every_backend(backend):
@@ -162,6 +189,19 @@ def test_the_demo_reports_the_real_difference(name, monkeypatch):
 
     monkeypatch.setattr(train, "train", off)
     assert "2.5e-01" in run("--steps", "2", "--backend", name).stdout
+
+
+def test_a_reproducible_demo_shows_the_digests_of_all_parameters_and_losses():
+    shown = run("--reproducible", "--steps", "2", "--backend", "numpy").stdout
+    parameters, curves = hashlib.sha256(), hashlib.sha256()
+    for kind in train.KINDS:
+        training = trained(kind, choose("numpy"), steps=2, mode=reproducible.identically)
+        curves.update(np.asarray(training.losses, "<f8").tobytes())
+        for x in params.flatten(training.model).values():
+            parameters.update(np.asarray(x, "<f4").tobytes())
+    assert parameters.hexdigest()[:16] in shown
+    assert curves.hexdigest()[:16] in shown
+    assert "SHA-256" not in run("--steps", "2", "--backend", "numpy").stdout
 
 
 @pytest.mark.parametrize(
