@@ -1,6 +1,7 @@
 """REPRO: reproducible mode is the default mode with other operations: its names, its laws, its accuracy, its gradients.
 
-That its bits are the same everywhere is the matter of `test_identity`, and that it keeps its rule of `test_exactness`.
+That its bits are the same everywhere is the matter of `test_identity`; that it keeps the rule they follow from is
+watched in the meta tests (`exactness`).
 """
 
 from __future__ import annotations
