@@ -58,7 +58,7 @@ class Chunked(Steady):
         return STEADY
 
     def tile(self, rows: int, columns: int) -> tuple[int, int]:
-        return rows, CHUNK * max(1, min(columns // (2 * CHUNK), _MANY))
+        return rows, CHUNK * max(1, min(columns // CHUNK, _MANY))
 
     def suited(self, request: Request) -> Numerics:
         watched = request.portable or not request.host.concrete(*arrays_in("", request).values())
