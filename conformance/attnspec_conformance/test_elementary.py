@@ -111,6 +111,7 @@ def computed(backend: Any, name: str) -> Array:
     return np.asarray(backend.to_numpy(function(name)(backend.asarray(numbers(name), dtype="float64"))))
 
 
+@pytest.mark.clause("REPRO-2")
 @every_function
 def test_errors_are_below_the_stated_ones(backend: Any, name: str) -> None:
     x, values = exact(name)
@@ -124,18 +125,21 @@ def test_errors_are_below_the_stated_ones(backend: Any, name: str) -> None:
     assert errors[worst] <= ERRORS[name], f"{errors[worst]} units of the last place at {float(x[worst]).hex()}"
 
 
+@pytest.mark.clause("REPRO-2")
 @every_function
 def test_edges_are_those_of_the_function(backend: Any, name: str) -> None:
     wanted = [*EDGES[name].values(), math.nan]
     np.testing.assert_array_equal(computed(backend, name)[: len(wanted)], wanted)
 
 
+@pytest.mark.clause("REPRO-1")
 @every_function
 def test_bits_are_the_same_in_every_framework_at_once_and_in_parts(backend: Any, name: str) -> None:
     parts = [function(name)(part) for part in np.array_split(numbers(name), 9)]
     np.testing.assert_array_equal(bits(computed(backend, name)), bits(np.concatenate(parts)))
 
 
+@pytest.mark.clause("REPRO-1")
 @pytest.mark.slow
 @pytest.mark.needs("jit")
 @every_function
@@ -145,6 +149,7 @@ def test_bits_are_the_same_in_a_program_of_ones_own(backend: Any, name: str) -> 
     np.testing.assert_array_equal(bits(found), bits(function(name)(numbers(name)) * 0.5))
 
 
+@pytest.mark.clause("REPRO-1")
 @pytest.mark.parametrize("name", ["exp", "tanh"])
 @pytest.mark.parametrize("shape", [(), (2, 0, 3), (2, 3)])
 def test_shapes_stay(backend: Any, name: str, shape: tuple[int, ...]) -> None:
@@ -193,12 +198,14 @@ def entry(name: str, n: int) -> list[float]:
     return [column[n] for column in constants.columns(name)]
 
 
+@pytest.mark.clause("REPRO-2")
 def test_the_tables_are_those_of_the_functions() -> None:
     with mpmath.workprec(300):
         wrong = {name: float(abs(x - wanted)) for name, x, wanted, error in recomputed() if abs(x - wanted) > error}
     assert not wrong
 
 
+@pytest.mark.clause("REPRO-2")
 def test_numbers_whose_products_must_be_exact_are_short() -> None:
     assert all(len_of(x) <= 22 for x in constants.TURN_PARTS[:-1])
     tables = constants.columns("short powers")[0], constants.columns("erfcx")[0]

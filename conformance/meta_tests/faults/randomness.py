@@ -66,7 +66,7 @@ def scale_rounded_to_half(patch):
 
 @breaks("DROPOUT-3", "test_random")
 def one_wrong_rotation(patch):
-    patch.setattr(prng, "_ROTATIONS", ((13, 15, 26, 6), (17, 29, 16, 23)))
+    patch.setattr(prng, "ROTATIONS", ((13, 15, 26, 6), (17, 29, 16, 23)))
 
 
 @breaks("DROPOUT-3", "test_random")
@@ -78,7 +78,7 @@ def twelve_rounds(patch):
         ks = (k0, k1, k0 ^ k1 ^ prng._PARITY)
         x0, x1 = prng.wrap(counter[0] + ks[0]), prng.wrap(counter[1] + ks[1])
         for group in range(3):
-            for r in prng._ROTATIONS[group % 2]:
+            for r in prng.ROTATIONS[group % 2]:
                 x0 = prng.wrap(x0 + x1)
                 x1 = prng._rotate_left(x1, r) ^ x0
             x0 = prng.wrap(x0 + ks[(group + 1) % 3])

@@ -1,0 +1,68 @@
+"""Reproducible mode that depends on what it must not, or is less accurate than it says: REPRO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnspec import reproducible
+from attnspec._compat import namespace, turned
+from attnspec.reproducible import arrays, cache, chunked, elementary, grid, steady, sums, tiles
+from attnspec.reproducible.slices import HALF
+
+from .registry import breaks
+
+
+@breaks("REPRO-1", "test_reproducible")
+def tiles_as_large_as_memory_suggests(patch):
+    """A sum over 512 keys is not one over two times 256."""
+    patch.setattr(steady.Steady, "tile", lambda self, rows, columns: (rows, columns))
+
+
+@breaks("REPRO-1", "test_reproducible")
+def sums_that_depend_on_what_came_before(patch):
+    """The online softmax of the default mode: each tile relative to the largest score so far."""
+    patch.delattr(steady.Steady, "partial")
+
+
+@breaks("REPRO-1", "test_identity")
+def masked_values_choose_the_grid(patch):
+    def levelled(xp, p, powers, *, eager):
+        power = xp.max(powers, axis=-2, keepdims=True)
+        return xp.round(p * turned(powers) / power * (1.0 / tiles.POINT)), power + xp.zeros_like(p[..., :1])
+
+    patch.setattr(tiles, "_levelled", levelled)
+
+
+@breaks("REPRO-1", "test_reproducible")
+def cached_slices_of_rounded_rows(patch):
+    right = cache.v_slices
+    patch.setattr(cache, "v_slices", lambda v: right(replace(v, kind="float16").stood()))
+
+
+@breaks("REPRO-2", "test_elementary")
+def powers_of_two_by_a_hint_alone(patch):
+    """The exponent of a number by the framework's logarithm, which rounds up to the next one."""
+
+    def exponent(m):
+        xp = namespace(m)
+        return xp.floor(xp.log2(xp.where(m > 0, m, 1.0)) + 1e-9)
+
+    patch.setattr(grid, "exponent", exponent)
+    for module in (elementary, sums, tiles):
+        patch.setattr(module, "exponent", exponent)
+
+
+@breaks("REPRO-2", "test_reproducible")
+def float32_with_the_digits_of_half_precision(patch):
+    patch.setattr(chunked, "FULL", HALF)
+    patch.setitem(arrays.NUMERICS, "float32", chunked.Chunked(HALF))
+
+
+@breaks("REPRO-2", "test_reproducible")
+def a_name_forgotten(patch):
+    patch.delattr(reproducible, "rms_norm")
+
+
+@breaks("REPRO-2", "test_reproducible")
+def an_option_forgotten(patch):
+    patch.setattr(reproducible, "layer_norm", lambda x, gamma=None, beta=None: x)
