@@ -61,7 +61,7 @@ def alike(*arrays: Array | None) -> tuple[Any, ...]:
     kind = _outermost(arrays)
     if kind is None:
         return arrays
-    return tuple(a if a is None or isinstance(a, kind) else kind.constant(a) for a in arrays)
+    return tuple(a if a is None or getattr(a, "level", 0) == kind.level else kind.constant(a) for a in arrays)
 
 
 def unwrapped(x: Any, kind: type[Wrapped] = Wrapped) -> Any:
@@ -87,7 +87,8 @@ def namespace(*arrays: Array) -> Namespace:
         return _namespaces[name]
     wrapped = _outermost(arrays)
     if wrapped is not None:
-        return wrapped.around(namespace(*(a.inner if isinstance(a, wrapped) else a for a in arrays)))
+        level = wrapped.level
+        return wrapped.around(namespace(*(a.inner if getattr(a, "level", 0) == level else a for a in arrays)))
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from . import _compat
 from ._compat import SIGNED, Array, dtype_name
@@ -83,7 +83,7 @@ class Cache(Struct):
         """How many rows there are."""
         return int(self.k.shape[-2])
 
-    def append(self, k: Array, v: Array) -> Cache:
+    def append(self, k: Array, v: Array) -> Self:
         """The cache with the rows k (..., G, n, D) and v (..., G, n, E) written behind its last."""
         floating(cache=self.k, k=k, v=v)
         for name, new, old in (("k", k, self.k), ("v", v, self.v)):
@@ -97,8 +97,8 @@ class Cache(Struct):
         with host_of(self.k).scope():
             return self._written(k, v, write, longer)
 
-    def rows(self) -> tuple[Array, Array]:
-        """k and v as attention reads them."""
+    def rows_for(self, q: Array) -> tuple[Array, Array]:
+        """k and v as attention of q reads them."""
         return self.k, self.v
 
     def mask(self) -> Rule:
@@ -125,8 +125,8 @@ class Cache(Struct):
             self._overflow(int(xp.max(start)), n)
         return lambda old, new: _placed(old, new, start, fits), xp.where(fits, start + n, -1)
 
-    def _written(self, k: Array, v: Array, write: Callable[[Array, Array], Array], longer: int | Array) -> Cache:
-        return Cache(write(self.k, k), write(self.v, v), longer)
+    def _written(self, k: Array, v: Array, write: Callable[[Array, Array], Array], longer: int | Array) -> Self:
+        return replace(self, k=write(self.k, k), v=write(self.v, v), length=longer)
 
     def _checked_length(self) -> Any:
         length = self.length

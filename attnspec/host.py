@@ -106,8 +106,8 @@ class Host:
     sealed
         `sealed(function, *arrays, **static)`: `function(*arrays, **static)`, in a recorded program one operation that
         is not opened, so that it is compiled once and never fused with what is around it.
-    float64
-        A context in which float64 exists, where it does not by default.
+    apart
+        A context for reproducible mode: float64 exists in it, and nothing that is computed is recorded for a gradient.
     """
 
     scope: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
@@ -125,7 +125,7 @@ class Host:
     numerics: Callable[[Any], Any] | None = None
     erfc: Callable[[Array], Array] | None = None
     sealed: Callable[..., Any] = _plainly
-    float64: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    apart: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
 
 
 DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))

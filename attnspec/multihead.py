@@ -220,7 +220,7 @@ def _project_with_cache(
     with host_of(x).scope():
         q, k, v = _project(params, x, None, rotary, of_rows)
         longer = cache.append(k, v)
-        k, v = longer.rows()
+        k, v = longer.rows_for(q)
         if isinstance(longer.length, int):
             k, v = k[..., : longer.length, :], v[..., : longer.length, :]
     mask = options.get("mask")

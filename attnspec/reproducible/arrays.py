@@ -145,9 +145,6 @@ class Identical(Numbers):
     # The numbers before the last rounding to `kind`, where `unrounded` asks for them.
     before: Array | None = None
 
-    # See `Held`.
-    slices: ClassVar[None] = None
-
     @classmethod
     def of(cls, x: Array) -> Identical:
         """From an array of numbers, in float64: what is too small for a normal number of its dtype counts as 0."""
@@ -168,6 +165,7 @@ class Held(Numbers):
 
     rows: Array  # in the dtype that they stand for
     slices: tuple[Array, ...]
+    role: str  # "k" or "v"
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -184,10 +182,12 @@ class Held(Numbers):
 
     def __getitem__(self, index: Any) -> Any:
         entries = index if isinstance(index, tuple) else (index,)
-        taken = sum(entry is not None and entry is not Ellipsis for entry in entries)
-        whole = taken < self.ndim if Ellipsis not in entries else entries[-1] in (Ellipsis, slice(None))
-        if whole:
-            return Held(self.rows[index], tuple(x[index] for x in self.slices))
+        # Slices have the axes of the rows but for the last one.
+        simple = all(entry is None or entry is Ellipsis or isinstance(entry, int | slice) for entry in entries)
+        taken = sum(isinstance(entry, int | slice) for entry in entries)
+        ends = any(entry is Ellipsis for entry in entries[:-1])
+        if simple and ((ends and entries[-1] == slice(None)) or (not ends and taken < self.ndim)):
+            return Held(self.rows[index], tuple(x[index] for x in self.slices), self.role)
         return Identical(self.value[index], self.kind)
 
 

@@ -43,7 +43,11 @@ class Cache(cache.Cache):
         """k and v for the functions of reproducible mode."""
         if not self.of_k:
             return self.k, self.v
-        return Held(self.k, self.of_k), Held(self.v, self.of_v)
+        return Held(self.k, self.of_k, "k"), Held(self.v, self.of_v, "v")
+
+    def rows_for(self, q: Array) -> tuple[Any, Any]:
+        """k and v for q: the default mode knows no slices."""
+        return self.rows() if isinstance(q, Numbers) else (self.k, self.v)
 
     def _written(self, k: Array, v: Array, write: Callable[[Array, Array], Array], longer: int | Array) -> Self:
         k, v = (x.rounded() if isinstance(x, Numbers) else x for x in (k, v))
@@ -59,5 +63,5 @@ def _sliced(k: Array, v: Array) -> dict[str, tuple[Array, ...]]:
     if dtype_name(k) == "float64":
         return {"of_k": (), "of_v": ()}
     host = host_of(k)
-    with host.scope(), host.float64():
+    with host.scope(), host.apart():
         return {"of_k": k_slices(Identical.of(k)), "of_v": v_slices(Identical.of(v))}

@@ -19,7 +19,7 @@ from ..request import Request
 from ..shapes import Span, is_number
 from ..struct import arrays_in
 from . import elementary, slices
-from .arrays import NUMERICS, Identical
+from .arrays import NUMERICS, Held, Identical, Numbers
 from .grid import settled
 from .slices import FULL, HALF, Grade
 from .steady import CHUNK, STEADY, Steady
@@ -65,10 +65,10 @@ class Chunked(Steady):
         return self if watched else replace(self, eager=True)
 
     def prepare(self, request: Request) -> Operands:
-        xp = namespace(request.q.value)
-        q, bad_q = slices.cleaned(request.q.value, eager=self.eager)
-        *k, bad_k = request.k.slices or k_slices(request.k)
-        v, powers, bad_v = request.v.slices or v_slices(request.v)
+        xp = namespace(_numbers(request.q).value)
+        q, bad_q = slices.cleaned(_numbers(request.q).value, eager=self.eager)
+        *k, bad_k = _held(request.k, "k") or k_slices(_numbers(request.k))
+        v, powers, bad_v = _held(request.v, "v") or v_slices(_numbers(request.v))
         by_key = (turned(for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v))
         flags = [None if self.eager and not bool(xp.any(bad)) else bad for bad in (bad_q, *by_key)]
         flat = self.eager and bool(xp.all(powers == powers[..., :1, :]))
@@ -152,6 +152,16 @@ NUMERICS.update(float32=Chunked(FULL), float16=Chunked(HALF), bfloat16=Chunked(H
 _LN2 = 0.6931471805599453
 _TINY = 2.0**-126  # results below it count as 0, as numbers of the inputs do
 _MANY = 64  # chunks of a tile: in a recorded program they are added one by one
+
+
+def _held(x: Any, role: str) -> tuple[Array, ...] | None:
+    """The slices that come with the rows of a cache, if they were made for that."""
+    return x.slices if isinstance(x, Held) and x.role == role else None
+
+
+def _numbers(x: Any) -> Any:
+    """An array that was no operand, such as one of a closure, as one of numbers."""
+    return x if isinstance(x, Numbers) else Identical.of(x)
 
 
 def _number(x: Array) -> Identical:

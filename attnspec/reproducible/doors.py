@@ -30,7 +30,7 @@ def identically(fn: F) -> F:
     operators and the Array API functions that `Identical` arrays have.
 
     Frameworks differentiate the whole of it as one function, whose backward pass is `attnspec.vjp` of the same
-    arrays: rounding to a grid has no useful slope of its own.
+    arrays: rounding to a grid has no useful slope of its own. What `fn` reads beside its arguments counts as constant.
 
     Examples
     --------
@@ -48,7 +48,6 @@ def identically(fn: F) -> F:
         if not arrays or any(_inside(x) for x in arrays.values()):
             return fn(*args, **options)
         results: list[Any] = []
-        kept = len(arrays) < len(arrays_in("", (args, options)))
 
         def forward(operands: Any) -> tuple[Array, ...]:
             with _float64(arrays_in("", operands)):
@@ -59,9 +58,7 @@ def identically(fn: F) -> F:
                 return tuple(map(_rounded, found.values()))
 
         def backward(operands: Any, _: Any, cotangents: tuple[Array, ...]) -> dict[str, Array]:
-            if kept:
-                msg = "reproducible.Cache keeps slices, which have no gradient. Differentiate with an attnspec.Cache."
-                raise OptionError(msg)
+            _refuse_kept(operands, arrays_in("", (args, options)))
             with _float64(arrays_in("", operands)):
                 result, pullback = tape.vjp(lambda o: fn(*o[0], **o[1]), _wrapped(operands))
                 names = arrays_in("", result)
@@ -88,6 +85,7 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., Any]]:
     [0.181, -0.1358]
     """
     arrays = arrays_in("", args)
+    _refuse_kept(_prepared(args), arrays)
     with _float64(arrays):
         result, pullback = tape.vjp(fn, *_wrapped(args))
 
@@ -145,7 +143,7 @@ def _inside(x: Array) -> bool:
 @contextmanager
 def _float64(arrays: dict[str, Array]) -> Iterator[None]:
     host = host_of(next(iter(arrays.values()))) if arrays else Host()
-    with host.scope(), host.float64():
+    with host.scope(), host.apart():
         yield
 
 
@@ -164,6 +162,12 @@ def _identical(x: Array) -> Any:
     if dtype_name(made.value) != "float64":
         raise _no_float64(x)
     return made
+
+
+def _refuse_kept(operands: Any, given: dict[str, Array]) -> None:
+    if len(arrays_in("", operands)) < len(given):
+        msg = "reproducible.Cache keeps slices, which have no gradient. Differentiate with an attnspec.Cache."
+        raise OptionError(msg)
 
 
 def _no_float64(x: Array) -> DTypeError:

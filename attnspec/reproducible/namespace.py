@@ -46,7 +46,12 @@ class _Namespace:
                 )
                 raise DTypeError(msg)
             result = found(*map(_raw, args), **options)
-            return _wrapped(result, _joint(given)) if given else _named(result)
+            if given:
+                return _wrapped(result, _joint(given))
+            if name not in _MAKING | _MOVING and is_array(result) and dtype_name(result) in FLOATING:
+                msg = f"{name} of numbers has no identical form; make them with {', '.join(sorted(_MAKING))}."
+                raise DTypeError(msg)
+            return _named(result)
 
         return function
 
@@ -74,7 +79,9 @@ class _Namespace:
 
     def divide(self, a: Any, b: Any) -> Identical:
         """a (1 / b): to divide by a number, or by each row's, is rewritten so by some compilers and not by others."""
-        over = self.reciprocal(b) if is_array(b) else 1.0 / b
+        over: Any = math.inf if is_number(b) and b == 0 else None
+        if over is None:
+            over = 1.0 / b if is_number(b) else self.reciprocal(b if dtype_name(b) in FLOATING else _beside(b, a))
         return over if is_number(a) and a == 1 else self.multiply(a, over)
 
     def pow(self, a: Any, n: Any) -> Identical:
@@ -203,6 +210,9 @@ class _Namespace:
         return self._xp.finfo(dtype.dtype if isinstance(dtype, Identical) else dtype)
 
 
+# What makes numbers that are given or simple.
+_MAKING = frozenset({"empty", "eye", "full", "ones", "tril", "triu", "where", "zeros"})
+
 # Of one array or several: results hold the numbers of the operands, rounded to integers at most, or are no numbers.
 _MOVING = frozenset(
     {
@@ -227,6 +237,11 @@ def _lifted(function: Callable[[Array], Array], x: Any) -> Identical:
 
 def _sealed(function: Callable[..., Array], *arrays: Array, **static: Any) -> Array:
     return host_of(arrays[0]).sealed(function, *arrays, **static)
+
+
+def _beside(x: Array, a: Identical) -> Identical:
+    """An array of integers as one of numbers like a."""
+    return Identical(a.__array_namespace__()._xp.astype(x, a.value.dtype), a.kind)
 
 
 def _operands(args: tuple[Any, ...]) -> list[Any]:

@@ -39,6 +39,7 @@ class Partial(Struct):
     visible: Array  # boolean (C, ..., H, Q, 1): a key was seen
     bad_score: Array  # one that is not finite was, or the query is not
     bad_value: Array  # a value was that is not finite
+    keys: int  # how many there were
     lonely: Array | None  # (..., H, Q, 1), the lse of rows that see the sink alone
     dtype: str  # of q
     headless: bool
@@ -70,7 +71,9 @@ def partial(q: Array, k: Array, v: Array, **options: Any) -> Partial:
     >>> bool(np.all(out == reproducible.attention(q, k, v)))
     True
     """
-    options.pop("implementation", None)
+    if host_of(q).taped:
+        msg = "partial results have no gradient; differentiate attention."
+        raise OptionError(msg)
     request = make_request(q, k, v, **options)
     if request.dropout is not None:
         msg = "dropout draws by the index of a key in the whole call, of which this is a part. Use attention."
@@ -94,13 +97,16 @@ def partial(q: Array, k: Array, v: Array, **options: Any) -> Partial:
 
     (reference, total, out, visible, bad_score, bad_value), _ = over_queries(request, numerics, rows, None)
     lonely = None if request.sink is None else of_sink(request, total[0, ..., 0])
-    return Partial(reference, total, out, visible, bad_score, bad_value, lonely, dtype_name(q), request.headless)
+    return Partial(
+        reference, total, out, visible, bad_score, bad_value, request.axes.K, lonely, dtype_name(q), request.headless
+    )
 
 
 def merge(parts: Sequence[Partial]) -> Partial:
     """The partial results over disjoint sets of keys as one, in the order of their keys.
 
-    Merging merged ones gives the same, whatever the grouping.
+    Merging merged ones gives the same, whatever the grouping. Each but the last is of a multiple of 256 keys; others
+    raise `errors.ShapeError`.
     """
     parts = list(parts)
     if not parts:
@@ -114,11 +120,16 @@ def merge(parts: Sequence[Partial]) -> Partial:
         if got != wanted:
             msg = f"parts of one call agree in dtype and in (..., H, Q, E), got {wanted} and {got}."
             raise ShapeError(msg)
+    cut = next((part.keys for part in parts[:-1] if part.keys % CHUNK), None)
+    if cut is not None:
+        msg = f"a part that is not the last has {cut} keys; a multiple of {CHUNK} is needed, or the bits are others."
+        raise ShapeError(msg)
     host = host_of(first.out)
-    with host.scope(), host.float64():
+    with host.scope(), host.apart():
         xp = namespace(first.out)
         names = ("reference", "total", "out", "visible", "bad_score", "bad_value")
-        return replace(first, **{name: xp.concat([getattr(part, name) for part in parts], axis=0) for name in names})
+        joined = {name: xp.concat([getattr(part, name) for part in parts], axis=0) for name in names}
+        return replace(first, keys=sum(part.keys for part in parts), **joined)
 
 
 @identically

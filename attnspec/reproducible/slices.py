@@ -31,10 +31,11 @@ class Grade(NamedTuple):
 SLICE = 22
 POINT = 2.0**904
 
-# Of half-precision inputs, but for numbers that are tiny beside the norm of their row, 26 and 27 bits hold all of them,
-# and 22 bits all of a value.
+# Of half-precision q and k, but for numbers that are tiny beside the norm of their row, 26 and 27 bits hold all.
+# Values have two slices in either grade: of a column that is always small, 22 bits beside the largest of a row would be
+# next to nothing.
 FULL = Grade(22, 31, True, 2)
-HALF = Grade(26, 27, False, 1)
+HALF = Grade(26, 27, False, 2)
 
 
 def q_slices(q: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:

@@ -61,13 +61,17 @@ def _product(a: Array, b: Array, vectors: bool) -> Array:
     fine_a, fine_b = xp.isfinite(a), xp.isfinite(b)
     a = xp.where(fine_a, a, 0.0)
     (b1, b2, b3), of_b = _slices(xp.where(fine_b, b, 0.0), -2 if vectors else -1)
-    (a1, a2, a3), of_a = _slices(a if vectors else a * turned(of_b), -1)
+    if not vectors:
+        # First in range, so that no power of two takes a number out of it.
+        e = _above(xp.max(xp.abs(a), axis=-1, keepdims=True))
+        a, of_row = a * power_of_two(-e) * turned(of_b), power_of_two(e)
+    (a1, a2, a3), of_a = _slices(a, -1)
     first = xp.matmul(a1, b1)
     second = xp.matmul(a1, b2) + xp.matmul(a2, b1)
     third = xp.matmul(a1, b3) + xp.matmul(a2, b2) + xp.matmul(a3, b1)
     found = (first + (second + third * 2.0**-_BITS) * 2.0**-_BITS) * of_a
     fine = xp.all(fine_a, axis=-1, keepdims=True) & xp.all(fine_b, axis=-2, keepdims=True)
-    return xp.where(fine, settled(found * of_b if vectors else found), math.nan)
+    return xp.where(fine, settled(found * (of_b if vectors else of_row)), math.nan)
 
 
 def _slices(x: Array, axis: int) -> tuple[tuple[Array, Array, Array], Array]:

@@ -16,7 +16,7 @@ import pytest
 
 import attnspec
 from attnspec import reproducible
-from attnspec.errors import DTypeError, OptionError
+from attnspec.errors import DTypeError, OptionError, ShapeError
 from attnspec.host import DEFAULT, host_of
 from attnspec.struct import arrays_in
 
@@ -222,6 +222,54 @@ def test_parts_merge_to_the_bits_of_the_whole_in_any_grouping(backend: Any, dtyp
         for x, y in zip(reproducible.finish(reproducible.merge(parts)), (out, lse), strict=True):
             assert x.dtype == y.dtype
             np.testing.assert_array_equal(backend.to_numpy(x), backend.to_numpy(y))
+
+
+@pytest.mark.clause("REPRO-1")
+def test_parts_that_would_give_other_bits_are_refused(backend: Any) -> None:
+    q, k, v = (backend.asarray(normal(n, 2, rows, 4)) for n, rows in enumerate((3, 300, 300)))
+    parts = [reproducible.partial(q, x[:, :100, :], y[:, :100, :]) for x, y in ((k, v), (v, k))]
+    with pytest.raises(ShapeError, match="100 keys"):
+        reproducible.merge(parts)
+    with pytest.raises(OptionError, match="gradient"):
+        reproducible.vjp(lambda q: reproducible.partial(q, k, v).out, q)
+
+
+@pytest.mark.clause("REPRO-1")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_zeros_that_pad_the_heads_and_rows_alone_change_no_bit(backend: Any, dtype: str) -> None:
+    if dtype not in {"float32", *backend.capabilities}:
+        pytest.skip(f"{backend.name} does not declare {dtype}")
+    q, k, v = (normal(n, 2, rows, 24, dtype=dtype) for n, rows in enumerate((3, 40, 40)))
+    padded = [np.concatenate([x, np.zeros((*x.shape[:-1], 200), x.dtype)], axis=-1) for x in (q, k)]
+
+    def answer(*arrays: Array) -> Array:
+        given = (backend.asarray(x, dtype=dtype) for x in arrays)
+        return np.asarray(backend.to_numpy(reproducible.attention(*given, scale=0.25)))
+
+    whole = answer(q, k, v)
+    np.testing.assert_array_equal(answer(*padded, v), whole)
+    np.testing.assert_array_equal(answer(q[:1, 1:2], k[:1], v[:1]), whole[:1, 1:2])
+
+
+@pytest.mark.clause("REPRO-2")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_column_that_is_always_small_keeps_its_digits(backend: Any, dtype: str) -> None:
+    if dtype not in {"float32", *backend.capabilities}:
+        pytest.skip(f"{backend.name} does not declare {dtype}")
+    call = problem(3, lead=(), H=1, Q=5, K=50, D=8, E=4)
+    v = np.ldexp(call.v, np.asarray([0, -4, -8, -12])).astype(np.float32)
+    call = call.but(dtype=dtype, q=rounded(call.q, dtype), k=rounded(call.k, dtype), v=rounded(v, dtype))
+    assert np.max(units(unrounded(backend, call), oracle.attention(call))) <= 16.0
+
+
+@pytest.mark.clause("REPRO-1")
+def test_integers_divide_numbers_and_a_division_by_zero_is_infinite(backend: Any) -> None:
+    x, n = backend.asarray(normal(1, 4)), backend.asarray(np.asarray([3, 7, 9, 11], np.int32))
+    got = np.asarray(backend.to_numpy(reproducible.identically(lambda x, n: x / n)(x, n)))
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, normal(1, 4) / np.asarray([3, 7, 9, 11]), rtol=1e-7)
+    infinite = reproducible.identically(lambda x: (x * x) / 0)(x)
+    assert np.all(np.isinf(backend.to_numpy(infinite)))
 
 
 @pytest.mark.clause("REPRO-1")

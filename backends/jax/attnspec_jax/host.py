@@ -99,7 +99,7 @@ def _sealed(function: Callable[..., Any], static: tuple[str, ...]) -> Callable[.
 _ON_CPU = jax.default_backend() == "cpu"
 
 
-def float64() -> Any:
+def apart() -> Any:
     """64 bits, whatever the process has by default."""
     return (jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64)(True)
 
@@ -133,5 +133,5 @@ HOST = Host(
     register=register,
     device_of=device_of,
     sealed=sealed,
-    float64=float64,
+    apart=apart,
 )

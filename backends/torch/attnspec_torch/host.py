@@ -174,6 +174,7 @@ HOST = Host(
     concrete=concrete,
     traced=traced,
     with_vjp=with_vjp,
+    apart=torch.no_grad,
     threefry=threefry,
     register=register,
     device_of=lambda x: x.device,

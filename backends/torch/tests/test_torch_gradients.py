@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import attnspec
+from attnspec import reproducible
 
 # A framework's deprecations are its own affair.
 pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
@@ -160,3 +161,17 @@ def test_parameters_learn_by_backward() -> None:
         losses.append(value.item())
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
+
+
+def test_what_an_identical_function_reads_beside_its_arguments_is_constant() -> None:
+    x, w = torch.ones(3, 4), torch.ones(4, 4, requires_grad=True)
+
+    def product(x: Any) -> Any:
+        return x @ w
+
+    function = reproducible.identically(product)
+    assert not function(x).requires_grad
+    x.requires_grad_()
+    function(x).sum().backward()
+    assert w.grad is None
+    assert torch.equal(x.grad, torch.full((3, 4), 4.0))

@@ -68,7 +68,7 @@ class Runner:
         try:
             results = self.results(problem)
         except Exception as error:  # a problem that fails is a mismatch, and must not end the run
-            return {"digest": f"{type(error).__name__}: {error}", "values": 0, "nan": True}
+            return {"digest": f"{type(error).__name__}: {error}", "values": 0, "nan": False}
         return {
             "digest": digest(results), "values": sum(x.size for x in results.values()),
             "nan": nan_as_defined(problem, results),
