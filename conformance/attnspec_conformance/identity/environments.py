@@ -37,7 +37,7 @@ class Environment:
         package = {"strict": "array_api_strict"}.get(self.backend, self.backend)
         if not find_spec(package):
             return package
-        return None if not self.device or _has_cuda(self) else "a CUDA device"
+        return None if not self.device or _has_cuda(self) else "CUDA device"
 
 
 def environments() -> list[Environment]:
