@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from .. import cache
 from .._compat import Array, dtype_name
+from ..errors import OptionError
 from ..host import host_of
 from .arrays import Held, Identical, Numbers
 from .chunked import k_slices, v_slices
@@ -50,12 +51,17 @@ class Cache(cache.Cache):
         return self.rows() if isinstance(q, Numbers) else (self.k, self.v)
 
     def _written(self, k: Array, v: Array, write: Callable[[Array, Array], Array], longer: int | Array) -> Self:
+        if host_of(k).taped:
+            raise OptionError(NO_GRADIENT)
         k, v = (x.rounded() if isinstance(x, Numbers) else x for x in (k, v))
         of_rows = {
             name: tuple(write(old, new) for old, new in zip(getattr(self, name), new, strict=True))
             for name, new in _sliced(k, v).items()
         }
         return replace(self, k=write(self.k, k), v=write(self.v, v), length=longer, **of_rows)
+
+
+NO_GRADIENT = "reproducible.Cache keeps slices, which have no gradient. Differentiate with an attnspec.Cache."
 
 
 def _sliced(k: Array, v: Array) -> dict[str, tuple[Array, ...]]:

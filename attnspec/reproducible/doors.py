@@ -16,7 +16,7 @@ from ..errors import DTypeError, OptionError
 from ..host import Host, host_of
 from ..struct import arrays_in, with_arrays
 from .arrays import Held, Identical, Numbers, unrounded
-from .cache import Cache
+from .cache import NO_GRADIENT, Cache
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type[Any])
@@ -48,6 +48,7 @@ def identically(fn: F) -> F:
         if not arrays or any(_inside(x) for x in arrays.values()):
             return fn(*args, **options)
         results: list[Any] = []
+        keeps_slices = _keeps_slices(operands)
 
         def forward(operands: Any) -> tuple[Array, ...]:
             with _float64(arrays_in("", operands)):
@@ -58,7 +59,8 @@ def identically(fn: F) -> F:
                 return tuple(map(_rounded, found.values()))
 
         def backward(operands: Any, _: Any, cotangents: tuple[Array, ...]) -> dict[str, Array]:
-            _refuse_kept(operands, arrays_in("", (args, options)))
+            if keeps_slices:
+                raise OptionError(NO_GRADIENT)
             with _float64(arrays_in("", operands)):
                 result, pullback = tape.vjp(lambda o: fn(*o[0], **o[1]), _wrapped(operands))
                 names = arrays_in("", result)
@@ -85,7 +87,8 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[..., Any]]:
     [0.181, -0.1358]
     """
     arrays = arrays_in("", args)
-    _refuse_kept(_prepared(args), arrays)
+    if _keeps_slices(_prepared(args)):
+        raise OptionError(NO_GRADIENT)
     with _float64(arrays):
         result, pullback = tape.vjp(fn, *_wrapped(args))
 
@@ -129,6 +132,12 @@ def _opened(operands: Any) -> Any:
     return operands.value if isinstance(operands, _Kept) else _each(_opened, operands)
 
 
+def _keeps_slices(operands: Any) -> bool:
+    found = []
+    _each(lambda x: found.append(_keeps_slices(x)), operands)
+    return isinstance(operands, _Kept) or any(found)
+
+
 def _each(function: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: function(x) for name, x in tree.items()}
@@ -162,12 +171,6 @@ def _identical(x: Array) -> Any:
     if dtype_name(made.value) != "float64":
         raise _no_float64(x)
     return made
-
-
-def _refuse_kept(operands: Any, given: dict[str, Array]) -> None:
-    if len(arrays_in("", operands)) < len(given):
-        msg = "reproducible.Cache keeps slices, which have no gradient. Differentiate with an attnspec.Cache."
-        raise OptionError(msg)
 
 
 def _no_float64(x: Array) -> DTypeError:

@@ -202,6 +202,24 @@ def test_a_cache_with_slices_is_not_differentiated(backend: Any) -> None:
 
 
 @pytest.mark.clause("REPRO-1")
+def test_slices_of_keys_are_not_taken_for_those_of_values(backend: Any) -> None:
+    q, k, v = (backend.asarray(normal(n, 2, 4, 8)) for n in range(3))
+    cache = reproducible.Cache.empty(kv_heads=2, capacity=4, key_width=8, like=q).append(k, v)
+    keys, values = cache.rows()
+    for rows, plain in (((keys, keys), (k, k)), ((values, keys), (v, k)), ((keys[:1], values[:1]), (k[:1], v[:1]))):
+        given = q[: plain[0].shape[0], ...]
+        got, wanted = (backend.to_numpy(reproducible.attention(given, *x)) for x in (rows, plain))
+        np.testing.assert_array_equal(got, wanted)
+    params = reproducible.MultiHeadParams.init(attnspec.random.key(0), model_width=8, heads=2, like=q)
+    longer = reproducible.Cache.of(params, capacity=9)
+    with pytest.raises(OptionError, match="slices"):
+        reproducible.vjp(lambda p: reproducible.multi_head_attention_with_cache(p, q[0, ...], longer)[0], params)
+    # The default mode reads the rows and leaves the slices to grow.
+    _, grown = attnspec.multi_head_attention_with_cache(params, q[0, ...], longer)
+    assert type(grown) is reproducible.Cache
+
+
+@pytest.mark.clause("REPRO-1")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_parts_merge_to_the_bits_of_the_whole_in_any_grouping(backend: Any, dtype: str) -> None:
     if dtype not in {"float32", *backend.capabilities}:
