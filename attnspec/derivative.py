@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._compat import FLOATING, Array, cast, dtype_name, namespace
+from ._compat import FLOATING, Array, alike, cast, dtype_name, namespace
 from .host import Host, host_of
 from .struct import arrays_in, with_arrays
 
@@ -37,7 +37,10 @@ def differentiable(
     arrays = arrays_in("", operands)
     host = _watching(arrays)
     if host.with_vjp is None or not (always or host.taped):
-        return forward(operands)
+        alike_ones = alike(*arrays.values())
+        if all(x is y for x, y in zip(alike_ones, arrays.values(), strict=True)):
+            return forward(operands)
+        return forward(with_arrays("", operands, dict(zip(arrays, alike_ones, strict=True))))
     names, floats = list(arrays), {name for name, x in arrays.items() if dtype_name(x) in FLOATING}
     # The closures below outlive this call: they must not keep the arrays, nor a transform's stand-ins for them.
     frame = with_arrays("", operands, dict.fromkeys(names))

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-from ._compat import FLOATING, Array, Namespace, Wrapped, dtype_name, namespace, unwrapped
+from ._compat import FLOATING, Array, Namespace, Wrapped, alike, cast, dtype_name, namespace, unwrapped
 from .derivative import summed_to
 from .errors import DTypeError, OptionError, ShapeError
 from .host import Host, beside, host_of
@@ -286,8 +286,7 @@ def _recorded(rule: Callable[..., Any], xp: Namespace, args: tuple[Any, ...], op
         with host_of(parents[0].value).scope():
             gradients = back(cotangents[0])
             return [
-                None if (g := gradients[n]) is None else _like(xp, g, x.value)
-                for n, x in zip(places, parents, strict=True)
+                None if (g := gradients[n]) is None else _like(g, x.value) for n, x in zip(places, parents, strict=True)
             ]
 
     return Taped(result, Step(parents, pull))
@@ -301,9 +300,9 @@ def _plain(x: Any) -> Any:
     return type(x)(map(_bare, x)) if isinstance(x, list | tuple) else _bare(x)
 
 
-def _like(xp: Namespace, gradient: Array, x: Array) -> Array:
+def _like(gradient: Array, x: Array) -> Array:
     """Without the axes along which the operand was broadcast, in its dtype."""
-    return xp.astype(summed_to(gradient, tuple(x.shape)), x.dtype, copy=False)
+    return cast(summed_to(gradient, tuple(x.shape)), x.dtype)
 
 
 def _with_vjp(
@@ -312,7 +311,7 @@ def _with_vjp(
     """`Host.with_vjp`: the whole function is one step. There is no forward mode to refuse."""
 
     def function(*arrays: Any) -> tuple[Any, ...]:
-        values = [_bare(x) for x in arrays]
+        values = list(alike(*map(_bare, arrays)))
         places = [n for n, x in enumerate(arrays) if isinstance(x, Taped)]
         with host_of(values[places[0]]).scope():
             results = forward(*values)

@@ -206,7 +206,11 @@ def test_slices_of_keys_are_not_taken_for_those_of_values(backend: Any) -> None:
     q, k, v = (backend.asarray(normal(n, 2, 4, 8)) for n in range(3))
     cache = reproducible.Cache.empty(kv_heads=2, capacity=4, key_width=8, like=q).append(k, v)
     keys, values = cache.rows()
-    for rows, plain in (((keys, keys), (k, k)), ((values, keys), (v, k)), ((keys[:1], values[:1]), (k[:1], v[:1]))):
+    for rows, plain in (
+        ((keys, keys), (k, k)),
+        ((values, keys), (v, k)),
+        ((keys[:1, ...], values[:1, ...]), (k[:1, ...], v[:1, ...])),
+    ):
         given = q[: plain[0].shape[0], ...]
         got, wanted = (backend.to_numpy(reproducible.attention(given, *x)) for x in (rows, plain))
         np.testing.assert_array_equal(got, wanted)
@@ -278,6 +282,20 @@ def test_a_column_that_is_always_small_keeps_its_digits(backend: Any, dtype: str
     v = np.ldexp(call.v, np.asarray([0, -4, -8, -12])).astype(np.float32)
     call = call.but(dtype=dtype, q=rounded(call.q, dtype), k=rounded(call.k, dtype), v=rounded(v, dtype))
     assert np.max(units(unrounded(backend, call), oracle.attention(call))) <= 16.0
+
+
+@pytest.mark.clause("REPRO-1")
+def test_what_a_function_reads_beside_its_arguments_is_taken_in(backend: Any) -> None:
+    x, gamma = backend.asarray(normal(1, 3, 8)), backend.asarray(normal(2, 8))
+
+    def function(x: Array) -> Array:
+        return reproducible.layer_norm(x, gamma)
+
+    wanted, pull = reproducible.vjp(reproducible.layer_norm, x, gamma)
+    got, pullback = reproducible.vjp(function, x)
+    for y in (got, reproducible.identically(lambda x: attnspec.layer_norm(x, gamma))(x)):
+        np.testing.assert_array_equal(backend.to_numpy(y), backend.to_numpy(wanted))
+    np.testing.assert_array_equal(backend.to_numpy(pullback(x)[0]), backend.to_numpy(pull(x)[0]))
 
 
 @pytest.mark.clause("REPRO-1")
