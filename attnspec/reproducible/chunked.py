@@ -21,34 +21,31 @@ from ..struct import arrays_in
 from . import elementary, slices
 from .arrays import NUMERICS, Held, Identical, Numbers
 from .grid import settled
-from .slices import FULL, HALF, Grade
 from .steady import CHUNK, STEADY, Steady
 from .tiles import BROKEN, LOG_UNIT, NAT, NOWHERE, OCTAVE, Sums, Values, added, chunk, merged, weights
 
 
 def k_slices(k: Identical) -> tuple[Array, ...]:
     """What attention keeps of each row of k: arrays (..., G, K, any), which a cache can hold in `k.slices`."""
-    return slices.k_slices(k.value, _grade(k.kind), eager=host_of(k.value).concrete(k.value))
+    return slices.k_slices(k.value, eager=host_of(k.value).concrete(k.value))
 
 
 def v_slices(v: Identical) -> tuple[Array, ...]:
     """The same of v."""
-    return slices.v_slices(v.value, _grade(v.kind), eager=host_of(v.value).concrete(v.value))
-
-
-def _grade(kind: str) -> Grade:
-    return FULL if kind == "float32" else HALF
+    return slices.v_slices(v.value, eager=host_of(v.value).concrete(v.value))
 
 
 @dataclass(frozen=True)
 class Chunked(Steady):
     """Weights as integers relative to the maximum of their chunk, and exact sums of their products.
 
-    Scores are in units of the grade, which `plain` knows nothing of; a `Partial` has its reference in octaves and its
+    Scores are in units of their own, which `plain` knows nothing of; a `Partial` has its reference in octaves and its
     total in units of the weights. Weights and gradients are those of `plain`.
     """
 
-    grade: Grade
+    # Half-precision q and k fit their slices, and would not when multiplied by the scale; scores of float32 have many
+    # digits either way.
+    scaled_last: bool
     eager: bool = False
 
     whole = False
@@ -67,29 +64,29 @@ class Chunked(Steady):
     def prepare(self, request: Request) -> Operands:
         xp = namespace(_numbers(request.q).value)
         q, bad_q = slices.cleaned(_numbers(request.q).value, eager=self.eager)
-        *k, bad_k = _held(request.k, "k") or k_slices(_numbers(request.k))
+        k, bad_k = _held(request.k, "k") or k_slices(_numbers(request.k))
         v, powers, bad_v = _held(request.v, "v") or v_slices(_numbers(request.v))
         by_key = (turned(for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v))
         flags = [None if self.eager and not bool(xp.any(bad)) else bad for bad in (bad_q, *by_key)]
         flat = self.eager and bool(xp.all(powers == powers[..., :1, :]))
-        if self.grade.corrected:
+        if not self.scaled_last:
             q = q * _unit(request.scale)
             q = q if self.eager else settled(q)
-        q = slices.q_slices(q, self.grade, eager=self.eager)
-        near = self.eager and _near(request, q[0], k[0], 1.0 if self.grade.corrected else _unit(request.scale))
-        return Operands(q, tuple(k), Values(v, powers, self.grade.slices, flat, near), *flags)
+        q = slices.q_slice(q, eager=self.eager)
+        near = self.eager and _near(request, q, k, _unit(request.scale) if self.scaled_last else 1.0)
+        return Operands(q, k, Values(v, powers, flat, near), *flags)
 
-    def queries(self, request: Request, operands: Operands, q: Span) -> tuple[Array, ...]:
-        return tuple(q.of(x, -2) for x in operands.q)
+    def queries(self, request: Request, operands: Operands, q: Span) -> Array:
+        return q.of(operands.q, -2)
 
-    def keys(self, request: Request, operands: Operands, k: Span) -> tuple[tuple[Array, ...], Values]:
+    def keys(self, request: Request, operands: Operands, k: Span) -> tuple[Array, Values]:
         v: Values = operands.v
-        return tuple(k.of(x, -2) for x in operands.k), v._replace(slices=k.of(v.slices, -2), powers=k.of(v.powers, -2))
+        return k.of(operands.k, -2), v._replace(slices=k.of(v.slices, -2), powers=k.of(v.powers, -2))
 
-    def start(self, request: Request, q: tuple[Array, ...]) -> Partial:
-        xp, axes = namespace(q[0]), request.axes
+    def start(self, request: Request, q: Array) -> Partial:
+        xp, axes = namespace(q), request.axes
         # Made from q, not from a shape: on arrays sharded over devices the sums then lie where their rows are.
-        nothing = xp.sum(xp.zeros_like(q[0]), axis=-1, keepdims=True)
+        nothing = xp.sum(xp.zeros_like(q), axis=-1, keepdims=True)
         nothing = xp.broadcast_to(nothing, (*axes.lead, *nothing.shape[-3:]))
         reference, total = nothing + NOWHERE, nothing
         if request.sink is not None:
@@ -98,18 +95,12 @@ class Chunked(Steady):
         out = nothing + xp.zeros((axes.E,), dtype=nothing.dtype, **beside(nothing))
         return _wrapped(Sums(reference, total, out))
 
-    def product(self, request: Request, q: tuple[Array, ...], k: tuple[Array, ...]) -> Array:
-        xp = namespace(q[0])
-        t = grouped_matmul(xp, q[0], turned(k[0]))
-        rests = [grouped_matmul(xp, x, turned(y)) for x, y in zip(q[1:], k[1:], strict=True)]
-        if not self.eager:
-            t = sum((cast(rest, t.dtype) for rest in rests), t)
-            return _number(t if self.grade.corrected else settled(t * _unit(request.scale)))
-        for rest in rests:
-            t += rest
-        if not self.grade.corrected:
-            t *= _unit(request.scale)
-        return _number(t)
+    def product(self, request: Request, q: Array, k: Array) -> Array:
+        t = grouped_matmul(namespace(q), q, turned(k))
+        if not self.scaled_last:
+            return _number(t)
+        t = slices.scaled(t, _unit(request.scale), eager=self.eager)
+        return _number(t if self.eager else settled(t))
 
     def score(self, request: Request, product: Array, bias: Array | None) -> Array:
         t = product.value
@@ -147,7 +138,7 @@ class Chunked(Steady):
         return _number(xp.where(xp.abs(out) < _TINY, 0.0, out)), Identical(lse[..., 0], "float32")
 
 
-NUMERICS.update(float32=Chunked(FULL), float16=Chunked(HALF), bfloat16=Chunked(HALF))
+NUMERICS.update(float32=Chunked(False), float16=Chunked(True), bfloat16=Chunked(True))
 
 _LN2 = 0.6931471805599453
 _TINY = 2.0**-126  # results below it count as 0, as numbers of the inputs do

@@ -1,73 +1,49 @@
 """The rows of q, k and v as short integers times powers of two, so that sums of their products are exact in any order.
 
-**Scores.** N is a power of two above the Euclidean norm of a row. With `grade.q` bits of q / N and `grade.k` bits of
-k / N every partial sum of the products of a query and a key is, by Cauchy and Schwarz, an integer below 2**53 whatever
-their width is, because the bits of both add up to 53. The powers of two are multiplied into the operands, which
-changes no rounding. Of float32 inputs the rest of q, 9 bits, meets k in a second product, of float32 numbers.
+**Scores.** N is a power of two above the Euclidean norm of a row. With 26 bits of q / N and 27 bits of k / N every
+partial sum of the products of a query and a key is, by Cauchy and Schwarz, an integer below 2**53 whatever their width
+is, because the bits of both add up to 53. The powers of two are multiplied into the operands, which changes no
+rounding.
 
-**Values.** A row of v is cut into slices, integers of 22 bits relative to a power of two above its largest number.
+**Values.** A row of v is cut into two slices, integers of 22 bits relative to a power of two above its largest number:
+of a column that is always small, one slice would be next to nothing.
 
 A slice depends on its row alone, and zeros at the end of a row change nothing.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from .._compat import Array, Namespace, namespace
 from ..host import beside
 from .grid import exponent, power_of_two
 
-
-class Grade(NamedTuple):
-    """How many bits of what go into the products."""
-
-    q: int
-    k: int
-    corrected: bool  # whether the rest of q is multiplied, too
-    slices: int  # of a value, of 22 bits each
-
-
+# Bits of q and of k relative to the norms of their rows. Of half-precision inputs they hold all, but for numbers that
+# are tiny beside the norm.
+OF_Q, OF_K = 26, 27
 SLICE = 22
 POINT = 2.0**904
 
-# Of half-precision q and k, but for numbers that are tiny beside the norm of their row, 26 and 27 bits hold all.
-# Values have two slices in either grade: of a column that is always small, 22 bits beside the largest of a row would be
-# next to nothing.
-FULL = Grade(22, 31, True, 2)
-HALF = Grade(26, 27, False, 2)
+
+def q_slice(q: Array, *, eager: bool) -> Array:
+    """Of finite rows of q: OF_Q bits beside the norm."""
+    return _beside_norm(q, OF_Q, eager=eager)
 
 
-def q_slices(q: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
-    """Of finite rows of q, times the units of a score if the rest is used: the slice, and the rest in float32."""
-    xp = namespace(q)
-    above, below = _norms(q)
-    y = q * (below * 2.0**grade.q)
-    bits = _correction(grade, q.shape[-1])
-    if bits is None:
-        return (scaled(whole(xp, y, 1.0, eager=eager), above * 2.0**-grade.q, eager=eager),)
-    high = xp.round(y)
-    low = whole(xp, (y - high) * 2.0**_REST, 1.0, eager=eager)
-    low = scaled(low, _float32_power(above, _Q_RANGE, grade.q + _REST), eager=eager)
-    return scaled(high, above * 2.0**-grade.q, eager=eager), xp.astype(low, xp.float32)
-
-
-def k_slices(k: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
-    """Of rows of k: the slice, the short slice in float32 if it is used, and which rows are not finite (..., K, 1)."""
-    xp = namespace(k)
+def k_slices(k: Array, *, eager: bool) -> tuple[Array, Array]:
+    """Of rows of k: OF_K bits beside the norm, and which rows are not finite (..., K, 1)."""
     k, bad = cleaned(k, eager=eager)
-    above, below = _norms(k)
-    whole_k = whole(xp, k * (below * 2.0**grade.k), 1.0, eager=eager)
-    slices = (scaled(whole_k, above * 2.0**-grade.k, eager=eager),)
-    bits = _correction(grade, k.shape[-1])
-    if bits is None:
-        return *slices, bad
-    short = whole(xp, k * (below * 2.0**bits), 1.0, eager=eager)
-    short = scaled(short, _float32_power(above, _K_RANGE, bits), eager=eager)
-    return *slices, xp.astype(short, xp.float32), bad
+    return _beside_norm(k, OF_K, eager=eager), bad
 
 
-def v_slices(v: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
+def _beside_norm(x: Array, bits: int, *, eager: bool) -> Array:
+    """x, rounded to a multiple of the norm of its row over 2**bits."""
+    xp = namespace(x)
+    above, below = _norms(x)
+    short = whole(xp, x * (below * 2.0**bits), 1.0, eager=eager)
+    return scaled(short, above * 2.0**-bits, eager=eager)
+
+
+def v_slices(v: Array, *, eager: bool) -> tuple[Array, ...]:
     """Of rows of v: the slices side by side, the power of two (..., K, 1), and which rows are not finite (..., K, 1).
 
     The first slice has multiples of 2**-22, the second of 2**-44; both are divided by POINT, which weights come with.
@@ -78,8 +54,6 @@ def v_slices(v: Array, grade: Grade, *, eager: bool) -> tuple[Array, ...]:
     e = 4.0 * xp.floor((_exponent(_largest(xp.abs(v))) + 1.0) * 0.25) + 3.0
     y = v * power_of_two(SLICE - e)
     first = xp.round(y)
-    if grade.slices == 1:
-        return first * unit, power_of_two(e), bad
     rest = whole(xp, y - first, 2.0**-SLICE, eager=eager)
     return xp.concat([first, rest], axis=-1) * unit, power_of_two(e), bad
 
@@ -139,24 +113,3 @@ def _exponent(largest: Array) -> Array:
 
 
 _ZERO = -400.0
-
-# The product in float32: integers of the rest of q, up to 2**8, and of k, of these bits. The norm of the first is at
-# most 2**8 sqrt(D), and that of the second below 0.993 * 2**bits + sqrt(D) / 2, so that up to each of these widths
-# their product, and with it every partial sum, is below 2**24.
-_REST = 9
-_SHORT = ((256, 12), (1024, 10), (4096, 8), (16384, 6))
-
-
-def _correction(grade: Grade, D: int) -> int | None:
-    return next((bits for width, bits in _SHORT if width >= D), None) if grade.corrected else None
-
-
-# Norms for which products in float32 keep its normal range: their units are at least 2**(-50 - 33 - 43), and their sums
-# below 2**(65 + 81 - 43 + 24). The ranges are the same for queries and keys, whose scores have units of about 2**-17.
-_Q_RANGE, _K_RANGE = (2.0**-50, 2.0**65), (2.0**-33, 2.0**81)
-
-
-def _float32_power(above: Array, within: tuple[float, float], bits: int) -> Array:
-    """N 2**-bits, and 0 for a norm out of the range, whose rest is left out."""
-    inside = (above >= within[0]) & (above <= within[1])
-    return namespace(above).where(inside, above * 2.0**-bits, 0.0)

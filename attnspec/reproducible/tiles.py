@@ -54,7 +54,6 @@ class Values(NamedTuple):
 
     slices: Array
     powers: Array
-    pieces: int  # slices of a value, side by side
     flat: bool  # the rows share one power
     near: bool  # no score is masked, or beyond 400 octaves
 
@@ -74,10 +73,9 @@ def chunk(xp: Namespace, t: Array, keep: Array | None, v: Values, *, eager: bool
     p, share = _shortened(xp, p, summed if v.flat else _sum(xp, p), eager=eager)
     if kept is not None:
         power = power * _octaves(xp, of_kept - reference)
-    out = xp.matmul(p, v.slices)
-    if v.pieces == 2:
-        E = out.shape[-1] // 2
-        out = out[..., :E] + out[..., E:]
+    both = xp.matmul(p, v.slices)
+    E = both.shape[-1] // 2
+    out = both[..., :E] + both[..., E:]
     return Sums(reference, total, out), power * (1.0 / share)
 
 

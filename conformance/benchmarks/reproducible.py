@@ -127,19 +127,18 @@ def _array(name: str, dtype: str, length: int, seed: int) -> Any:
 
 def _breakdown(dtype: str, length: int, rounds: int) -> tuple[float, ...]:
     """Nanoseconds for each score: products, slices, exponentials, all; the first two of one tile of 256 keys."""
-    grade = slices.FULL if dtype == "float32" else slices.HALF
     q, k, v = (_array("numpy", dtype, length, seed) for seed in range(3))
     numbers = [x.astype(np.float64) for x in (q, k, v)]
-    cuts = (slices.q_slices, slices.k_slices, slices.v_slices)
+    cuts = (slices.q_slice, slices.k_slices, slices.v_slices)
 
-    def cut() -> list[tuple[Any, ...]]:
-        return [f(x, grade, eager=True) for f, x in zip(cuts, numbers, strict=True)]
+    def cut() -> list[Any]:
+        return [f(x, eager=True) for f, x in zip(cuts, numbers, strict=True)]
 
-    of_q, of_k, of_v = ([x[0, 0] for x in found] for found in cut())
-    pairs = [(x[:ROWS], y[:CHUNK].T) for x, y in zip(of_q, of_k[: len(of_q)], strict=True)]
-    scores = pairs[0][0] @ pairs[0][1]
+    of_q, (of_k, _), (of_v, *_) = cut()
+    factors = of_q[0, 0, :ROWS], of_k[0, 0, :CHUNK].T
+    scores = factors[0] @ factors[1]
     scores *= 40 * tiles.OCTAVE / abs(scores).max()  # as far apart as those of ordinary numbers
-    pairs.append((scores.copy(), of_v[0][:CHUNK]))
+    pairs = [factors, (scores.copy(), of_v[0, 0, :CHUNK])]
     products, exponentials = _turns(
         [lambda: [a @ b for a, b in pairs], lambda: tiles.weights(np, scores.copy(), eager=True, near=True)],
         20 * rounds,

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from attnspec import reproducible
 from attnspec._compat import namespace, turned
-from attnspec.reproducible import arrays, cache, chunked, elementary, grid, steady, sums, tiles
-from attnspec.reproducible.slices import HALF
+from attnspec.reproducible import cache, elementary, grid, slices, steady, sums, tiles
 
 from .registry import breaks
 
@@ -53,9 +52,20 @@ def powers_of_two_by_a_hint_alone(patch):
 
 
 @breaks("REPRO-2", "test_reproducible")
-def float32_with_the_digits_of_half_precision(patch):
-    patch.setattr(chunked, "FULL", HALF)
-    patch.setitem(arrays.NUMERICS, "float32", chunked.Chunked(HALF))
+def queries_of_twenty_bits(patch):
+    patch.setattr(slices, "OF_Q", 20)
+
+
+@breaks("REPRO-2", "test_reproducible")
+def values_of_one_slice(patch):
+    right = slices.v_slices
+
+    def one(v, *, eager):
+        both, power, bad = right(v, eager=eager)
+        xp, E = namespace(both), both.shape[-1] // 2
+        return xp.concat([both[..., :E], xp.zeros_like(both[..., :E])], axis=-1), power, bad
+
+    patch.setattr(slices, "v_slices", one)
 
 
 @breaks("REPRO-2", "test_reproducible")
