@@ -6,7 +6,7 @@ its own, so that the copy does not load an installed attnspec's plug-ins, and in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, ClassVar, TypeAlias, TypeGuard
 
@@ -30,7 +30,10 @@ def is_array(x: object) -> TypeGuard[Array]:
 
 
 class Wrapped:
-    """Base of an array that stands for another one, its `value`; which may stand for a third, of a lower `level`."""
+    """Base of an array that stands for another one, its `value`; which may stand for a third, of a lower `level`.
+
+    Its operators are the functions of its namespace.
+    """
 
     value: Array
     level: ClassVar[int]
@@ -54,6 +57,25 @@ class Wrapped:
     def constant(cls, value: Array) -> Any:
         """An array wrapped like the others."""
         raise NotImplementedError
+
+
+def _method(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        a, b = (other, self) if swapped else (self, other)
+        return getattr(namespace(*filter(is_array, (a, b))), name)(a, b)
+
+    return method
+
+
+for _name, _function in {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow", "matmul": "matmul",
+}.items():  # fmt: skip
+    setattr(Wrapped, f"__{_name}__", _method(_function, swapped=False))
+    setattr(Wrapped, f"__r{_name}__", _method(_function, swapped=True))
+for _name, _function in {
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+}.items():  # fmt: skip
+    setattr(Wrapped, f"__{_name}__", _method(_function, swapped=False))
 
 
 def alike(*arrays: Array | None) -> tuple[Any, ...]:

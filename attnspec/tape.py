@@ -225,25 +225,6 @@ class Taped(Wrapped):
         return f"Taped({self.value!r})"
 
 
-def _method(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
-    def method(self: Taped, other: Any) -> Any:
-        a, b = (other, self) if swapped else (self, other)
-        return getattr(_taped(namespace(*(_bare(x) for x in (a, b) if hasattr(x, "shape")))), name)(a, b)
-
-    return method
-
-
-for _name, _function in {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow", "matmul": "matmul",
-}.items():  # fmt: skip
-    setattr(Taped, f"__{_name}__", _method(_function, swapped=False))
-    setattr(Taped, f"__r{_name}__", _method(_function, swapped=True))
-for _name, _function in {
-    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
-}.items():  # fmt: skip
-    setattr(Taped, f"__{_name}__", _method(_function, swapped=False))
-
-
 class _Namespace:
     """An Array API namespace whose functions record themselves where they are given taped arrays."""
 

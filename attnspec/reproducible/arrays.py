@@ -8,7 +8,6 @@ that it stands for, a body calls `astype`, as it does anyway where a result is d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
@@ -115,25 +114,6 @@ class Numbers(Wrapped):
 
     def __float__(self) -> float:
         return float(self.value)
-
-
-def _method(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
-    def method(self: Numbers, other: Any) -> Any:
-        a, b = (other, self) if swapped else (self, other)
-        return getattr(self.__array_namespace__(), name)(a, b)
-
-    return method
-
-
-for _name, _function in {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow", "matmul": "matmul",
-}.items():  # fmt: skip
-    setattr(Numbers, f"__{_name}__", _method(_function, swapped=False))
-    setattr(Numbers, f"__r{_name}__", _method(_function, swapped=True))
-for _name, _function in {
-    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
-}.items():  # fmt: skip
-    setattr(Numbers, f"__{_name}__", _method(_function, swapped=False))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
