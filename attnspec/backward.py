@@ -72,9 +72,9 @@ Saved = tuple[Request, tuple[Array, ...], tuple[Array, ...]]
 def attend_backward(saved: Saved, numerics: Numerics) -> Gradients:
     """The gradient of each floating array in the request, by its name there.
 
-    `saved` are the request, the results of `blocks.attend` and their cotangents. Where its numerics was not a plain
-    one, references and totals are computed anew. The reference of a row counts as a
-    constant, its total as exp(lse - reference): weights made of them have the right derivatives of every order.
+    `saved` are the request, the results of `blocks.attend` and their cotangents. The reference of a row counts as a
+    constant, its total as exp(lse - reference): weights made of them have the right derivatives of every order. Where
+    the numerics is not a plain one, whose references are other numbers, both are computed anew.
     """
     request, (out, lse, reference, total), (g, of_lse, _, of_total) = saved
     xp = request.xp

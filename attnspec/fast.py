@@ -98,13 +98,6 @@ class Fast:
             p = xp.where(keep, p, 0.0)
         return Partial(reference, total, part.out * old + grouped_matmul(xp, p, v))
 
-    def merge(self, one: Partial, other: Partial) -> Partial:
-        xp = namespace(one.total)
-        reference = xp.maximum(one.reference, other.reference)
-        shift = _shift(xp, reference)
-        a, b = (xp.exp(part.reference - shift) for part in (one, other))
-        return Partial(reference, one.total * a + other.total * b, one.out * a + other.out * b)
-
     def finish(self, part: Partial) -> tuple[Array, Array]:
         xp = namespace(part.total)
         empty = part.total == 0
@@ -130,7 +123,7 @@ class Fast:
 
     def matmul_of_keys(self, a: Array, b: Array, G: int) -> Array:
         xp = namespace(a)
-        return xp.matmul(turned(_stacked(xp, a, G)), _stacked(xp, b, G))
+        return xp.matmul(turned(stacked(xp, a, G)), stacked(xp, b, G))
 
     def pull_score(self, request: Request, product: Array, gradient: Array) -> Array:
         if request.softcap is not None:
@@ -236,11 +229,11 @@ def grouped_matmul(xp: Any, a: Array, b: Array, matmul: Callable[[Array, Array],
     H, G, matmul = a.shape[-3], b.shape[-3], matmul or xp.matmul
     if H == G:
         return matmul(a, b)
-    stacked = matmul(_stacked(xp, a, G), b)
-    return xp.reshape(stacked, (*stacked.shape[:-3], H, a.shape[-2], b.shape[-1]))
+    together = matmul(stacked(xp, a, G), b)
+    return xp.reshape(together, (*together.shape[:-3], H, a.shape[-2], b.shape[-1]))
 
 
-def _stacked(xp: Any, a: Array, G: int) -> Array:
+def stacked(xp: Any, a: Array, G: int) -> Array:
     """(..., H, q, x) -> (..., G, H/G q, x)."""
     *lead, H, q, x = a.shape
     return a if H == G else xp.reshape(a, (*lead, G, H // G * q, x))

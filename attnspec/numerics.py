@@ -76,9 +76,6 @@ class Numerics(Protocol):
     def partial(self, part: Partial, scores: Array, v: Any, keep: Array | None) -> Partial:
         """`part` and one more tile of keys; scores are -inf where masked, `keep` is dropout's choice."""
 
-    def merge(self, one: Partial, other: Partial) -> Partial:
-        """The sums over the keys of both."""
-
     def finish(self, part: Partial) -> tuple[Array, Array]:
         """(out, lse), normalised."""
 

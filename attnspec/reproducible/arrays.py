@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 
 from .._compat import FLOATING, Array, Namespace, Wrapped, dtype_name, namespace
 from ..host import Host, announce, host_of
-from ..numerics import Numerics
 from .grid import TINY
-from .steady import STEADY
+from .steady import STEADY, Steady
 
 
 class Numbers(Wrapped):
@@ -179,7 +178,7 @@ announce(Held)
 unrounded: ContextVar[bool] = ContextVar("attnspec.reproducible.unrounded", default=False)
 
 # The numerics of attention by what arrays stand for; `chunked` enters those of the narrower dtypes.
-NUMERICS: dict[str, Numerics] = dict.fromkeys(FLOATING, STEADY)
+NUMERICS: dict[str, Steady] = dict.fromkeys(FLOATING, STEADY)
 
 # The least normal number of each dtype, which some frameworks keep and some flush; for float64, what a product of two
 # numbers may be and still be normal in every intermediate result.

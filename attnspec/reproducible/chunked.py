@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._compat import Array, Namespace, cast, namespace, turned, unwrapped
-from ..fast import for_query_heads, grouped_matmul
+from ..fast import for_query_heads, grouped_matmul, stacked
 from ..host import beside, host_of
 from ..numerics import Numerics, Operands, Partial
 from ..request import Request
@@ -112,8 +112,8 @@ class Chunked(Steady):
 
     def partial(self, part: Partial, scores: Array, v: Values, keep: Array | None) -> Partial:
         xp, G, K = namespace(scores.value), v.slices.shape[-3], scores.shape[-1]
-        so_far = Sums(*(_by_group(xp, x.value, G) for x in part))
-        t, keep = (None if x is None else _by_group(xp, x, G) for x in (scores.value, keep))
+        so_far = Sums(*(stacked(xp, x.value, G) for x in part))
+        t, keep = (None if x is None else stacked(xp, x, G) for x in (scores.value, keep))
         for width, start, stop in ((CHUNK, 0, K - K % CHUNK), (K % CHUNK, K - K % CHUNK, K)):
             if start < stop:
                 tile, kept = (None if x is None else _by_chunk(xp, x[..., start:stop], width) for x in (t, keep))
@@ -205,12 +205,6 @@ def _capped(t: Array, cap: Any) -> Array:
     ratio = xp.clip(settled(t * (1.0 / unit)), -64.0, 64.0)
     capped = xp.round(settled(elementary.tanh(ratio) * unit) * 2.0**46) * 2.0**-46
     return xp.where(xp.abs(ratio) < 2.0**-30, t, capped)
-
-
-def _by_group(xp: Namespace, x: Array, G: int) -> Array:
-    """(..., H, q, x) -> (..., G, H/G q, x): the queries of a group are rows of one matrix."""
-    *lead, H, q, n = x.shape
-    return x if H == G else xp.reshape(x, (*lead, G, H // G * q, n))
 
 
 def _by_chunk(xp: Namespace, x: Array, width: int) -> Array:

@@ -76,7 +76,7 @@ def whole(xp: Namespace, x: Array, unit: float, *, eager: bool) -> Array:
 
 
 def scaled(x: Array, power: Array, *, eager: bool) -> Array:
-    """x, overwritten if eager, times a power of two for each row."""
+    """x, overwritten if eager, times a factor for each row, or for all."""
     if not eager:
         return x * power
     x *= power
@@ -88,7 +88,7 @@ def _norms(x: Array) -> tuple[Array, Array]:
 
     With s <= max |x| < 2 s, the sum n of ceil(64 |x| / s)**2 is exact, and ||x|| <= s sqrt(n) / 64. N / s * 64 is a
     power of two above sqrt(n (1 + 2**-6)): the slack of 0.7 % is for the rounding of the slices, whose norm is below
-    N / 2**-bits + sqrt(width) / 2, which is enough up to a width of 2**31 at 22 bits.
+    2**bits + sqrt(width) / 2 in their units, which is enough up to a width of 2**39 at 26 bits.
     """
     xp, x = namespace(x), namespace(x).abs(x)
     e = _exponent(_largest(x))

@@ -30,6 +30,14 @@ class Steady(Fast):
         nothing = Partial(xp.full_like(part.total, -math.inf), xp.zeros_like(part.total), xp.zeros_like(part.out))
         return self.merge(part, super().partial(nothing, scores, v, keep))
 
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        """The sums over the keys of both."""
+        xp = namespace(one.total)
+        reference = xp.maximum(one.reference, other.reference)
+        shift = xp.where(reference == -math.inf, 0.0, reference)
+        a, b = (xp.exp(part.reference - shift) for part in (one, other))
+        return Partial(reference, one.total * a + other.total * b, one.out * a + other.out * b)
+
     def matmul_of_rows(self, a: Array, b: Array) -> Array:
         xp = namespace(a)
         return grouped_matmul(xp, a, turned(b), xp.matmul_of_vectors)

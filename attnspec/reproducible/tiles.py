@@ -15,11 +15,10 @@ With `eager`, arrays that nobody else has are overwritten. The bits are the same
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._compat import Array, Namespace, turned
-from ..host import beside, host_of, on
+from ..host import beside
 from .grid import exponent, power_of_two, settled
 from .slices import POINT, SLICE, scaled, whole
 
@@ -144,8 +143,9 @@ def _shortened(xp: Namespace, p: Array, total: Array, *, eager: bool) -> tuple[A
     A total from 2**n on, less a slack for what rounding adds (1/2 for each key), is divided by 2**(n - 30). So weights
     have 31 bits relative to their sum over a chunk, and their products with the 22 bits of a slice add up below 2**53.
     """
-    passed = xp.astype(total >= _table(xp, "totals", total), xp.int64)
-    share = _taken(xp, _table(xp, "shares", total), xp.sum(passed, axis=-1, keepdims=True))
+    n = exponent(total * (1.0 / (1.0 - 2.0**-20)))
+    n = xp.where(n < _BITS - 5, _BITS - 5.0, n)  # where a key is visible the largest weight is at least 2**(_BITS - 4)
+    share = power_of_two(52.0 - SLICE - n)
     return whole(xp, scaled(p, share, eager=eager), POINT, eager=eager), share
 
 
@@ -194,31 +194,8 @@ def _larger(xp: Namespace, x: Array, y: Array) -> Array:
 
 def _octaves(xp: Namespace, n: Array) -> Array:
     """2**n for n <= 0; below 2**-400 it is 0: no result that such sums take part in is above 2**-126."""
-    index = xp.astype(xp.where(n < _FAINT, 0.0, n - (_FAINT - 1.0)), xp.int64)
-    return _taken(xp, _table(xp, "octaves", n), index)
+    faint = n < _FAINT
+    return xp.where(faint, 0.0, power_of_two(xp.where(faint, 0.0, n)))
 
 
 _FAINT = -400.0
-
-_TABLES = {
-    "octaves": (0.0, *(2.0**n for n in range(int(_FAINT), 1))),
-    # Where a key is visible the largest weight is at least 2**(_BITS - 4).
-    "totals": tuple((1.0 - 2.0**-20) * 2.0**n for n in range(_BITS - 4, 54)),
-    "shares": tuple(2.0 ** (52 - SLICE - n) for n in range(_BITS - 5, 54)),
-}
-
-
-def _taken(xp: Namespace, values: Array, index: Array) -> Array:
-    return xp.reshape(xp.take(values, xp.reshape(index, (-1,)), axis=0), index.shape)
-
-
-def _table(xp: Namespace, name: str, like: Array) -> Array:
-    """One of `_TABLES` beside an array, kept where arrays are not records of a program."""
-    host = host_of(like)
-    make = _kept if host.concrete(like) else _kept.__wrapped__
-    return make(xp, host.device_of(like), name)
-
-
-@cache
-def _kept(xp: Namespace, device: Any, name: str) -> Array:
-    return xp.asarray(_TABLES[name], dtype=xp.float64, **on(device))
