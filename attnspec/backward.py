@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ._compat import Array, cast, turned, widened
-from .blocks import masked_scores, over_keys, over_queries, parts, row_totals
+from .blocks import masked_scores, row_totals
 from .derivative import summed_to
 from .dropout import keep_tile, kept_scale
 from .host import on
@@ -31,6 +31,7 @@ from .rules import Status
 from .shapes import Span, is_number
 from .struct import arrays_in
 from .terms import Spread
+from .tiling import over_keys, over_queries, parts
 
 Gradients = dict[str, Array]
 

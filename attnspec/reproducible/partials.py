@@ -17,13 +17,14 @@ from functools import reduce
 from typing import Any
 
 from .._compat import Array, dtype_name, namespace
-from ..blocks import Seen, broken, nothing_seen, of_sink, over_queries, status_of, take_in
+from ..blocks import Seen, broken, nothing_seen, of_sink, take_in
 from ..errors import OptionError, ShapeError
 from ..host import host_of
 from ..numerics import Partial as Sums
 from ..request import make_request
 from ..shapes import Span, of_type
 from ..struct import Struct
+from ..tiling import over_queries, status_of
 from .arrays import NUMERICS, Identical, wide
 from .doors import identically
 from .steady import CHUNK
