@@ -33,7 +33,7 @@ class Adapted(BackendSubject):
     def supports(self, call: Call) -> str | None:
         """The first thing that the adapter has no words for."""
         adapter, takes = self.adapter, self.adapter.arguments
-        if call.want == "weights":
+        if call.want == "weights" and adapter.weights is None:
             return "it gives no weights"
         if asked_of(call) == "lse" and adapter.lse is None:
             return "it gives no lse"
@@ -42,7 +42,9 @@ class Adapted(BackendSubject):
         for name in ("scale", "softcap", "sink"):
             if getattr(call, name) is not None and name not in takes:
                 return f"it takes no {name}"
-        if call.dropout is not None and not {"keep", "rate"} <= set(takes):
+        if call.dropout is not None and "rate" not in takes:
+            return "it takes no dropout"
+        if call.dropout is not None and "keep" not in takes and call.dropout.rate not in (0, 1):
             return "it takes no mask of what dropout keeps"
         if call.bias is not None and "bias" not in takes and (adapter.mask is None or adapter.mask.means != "added"):
             return "it takes no bias"
@@ -101,7 +103,11 @@ class _Translated(Operands):
         if not self.adapter.grouped and G and H % G == 0 and v.shape[-3] == G:
             k, v = (self.backend.xp.repeat(x, H // G, axis=-3) for x in (k, v))
         q, k, v = self._laid(q), self._laid(k, self.lengths), self._laid(v, self.lengths)
-        answer = self.adapter.kernel(q, k, v, **{name: make(arrays) for name, make in self.named.items()})
+        named = {name: make(arrays) for name, make in self.named.items()}
+        if asked_of(self.call) == "weights":
+            assert self.adapter.weights is not None  # or it would have been said to be unsupported
+            return self._parted(self.adapter.weights(q, k, v, **named))
+        answer = self.adapter.kernel(q, k, v, **named)
         out, lse = answer if isinstance(answer, tuple) else (answer, None)
         if asked_of(self.call) == "out":
             return self._parted(self._unlaid(out))
@@ -136,9 +142,10 @@ class _Translated(Operands):
             self.named[takes["sink"]] = self._array(np.broadcast_to(call.sink, self.pairs[-3:-2]), call.dtype)
         if call.dropout is not None:
             rate, shape = call.dropout.rate, self.pairs
-            keep = oracle_random.bernoulli(oracle_random.key(call.dropout.seed), 1 - rate, shape)
-            self.named[takes["keep"]] = self._array(self._full(keep), "bool")
             self.named[takes["rate"]] = _always(rate)
+            if "keep" in takes:
+                keep = oracle_random.bernoulli(oracle_random.key(call.dropout.seed), 1 - rate, shape)
+                self.named[takes["keep"]] = self._array(self._full(keep), "bool")
 
     def _starts(self) -> None:
         for name, length in zip(self.adapter.packed, (self.pairs[-2], self.lengths), strict=True):

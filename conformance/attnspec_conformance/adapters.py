@@ -89,11 +89,15 @@ class Adapter:
     mask, causal, window
         Its arguments for them. A rule for which there is none is given as a mask of pairs, if that is there.
     arguments
-        Its names for scale, softcap, bias, sink and, for dropout with the mask of what is kept, keep and rate.
+        Its names for scale, softcap, bias, sink, the rate of dropout, and keep, the mask of what dropout keeps; without
+        keep, only the rates 0 and 1 are asked, at which nothing is random.
     lse
         The base of the logarithm of the sum that it returns after the output: "e", "2", or None for none.
     lse_heads_first
         Whether lse is (B, H, S), packed (H, B * S), as most kernels have it in every layout, or (B, S, H).
+    weights
+        `weights(q, k, v, **arguments)`, asked as the kernel is, gives the weights of every head (B, H, Q, K). None:
+        there are none.
     rounds_weights
         It rounds the weights once to a half type, which is allowed for (PATH-2).
     limits
@@ -117,6 +121,7 @@ class Adapter:
     arguments: Mapping[str, str] = field(default_factory=dict)
     lse: Literal["e", "2"] | None = None
     lse_heads_first: bool = True
+    weights: Callable[..., Any] | None = field(default=None, repr=False)
     rounds_weights: bool = False
     limits: Callable[[Call], str | None] = lambda call: None
     refusals: tuple[type[Exception], ...] = (ValueError, TypeError)

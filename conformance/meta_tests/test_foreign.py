@@ -94,6 +94,31 @@ def test_conventions_are_translated_both_ways():
     assert set(report.required) & unsupported == {"SOFTMAX-4"}
 
 
+def weights_of(q, k, v, *, hidden=None, keep=None, rate=0, **options):
+    q, k = (np.moveaxis(x, -2, -3) for x in (q, k))
+    return attnspec.attention_weights(q, k, mask=None if hidden is None else ~hidden, **options)
+
+
+def averaged(*arrays, **named):
+    weights = weights_of(*arrays, **named)
+    return np.broadcast_to(weights.mean(-3, keepdims=True), weights.shape)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (weights_of, set()),
+        (averaged, {"SOFTMAX-4"}),
+    ],
+    ids=["per head", "averaged over heads"],
+)
+def test_weights_are_judged_where_an_adapter_gives_them(weights, expected):
+    adapter = replace(HEADS_LAST, causal=None, window=None, weights=weights)
+    report = judge_all(Adapted(adapter), LAWS.values(), clauses=["SOFTMAX-4"])
+    assert failed(report) == expected
+    assert report.by_clause()["SOFTMAX-4"].passed or expected
+
+
 @pytest.mark.parametrize(
     ("claim", "clause"),
     [
@@ -156,6 +181,19 @@ def test_what_cannot_be_expressed_is_unsupported_with_the_reason():
     assert tallies["SHAPE-1"].passed
     assert not failed(report)
     assert not report.conforms()
+
+
+def test_a_kernel_with_randomness_of_its_own_is_asked_for_the_rates_at_which_nothing_is_random():
+    def dropping(q, k, v, *, rate=0.0):
+        return kernel(q, k, v)[0] * (0 if rate == 1 else 1 / (1 - rate))
+
+    honest = Adapter("own randomness", dropping, arguments={"rate": "rate"})
+    broken = replace(honest, kernel=lambda *x, rate=0.0: kernel(*x)[0] * np.nan_to_num(1 / (1 - np.float64(rate))))
+    with np.errstate(divide="ignore"):
+        right, wrong = (judge_all(Adapted(x), LAWS.values(), clauses=["DROPOUT-1"]) for x in (honest, broken))
+    assert failed(right) == set()
+    assert right.by_clause()["DROPOUT-1"].passed >= 2
+    assert failed(wrong) == {"DROPOUT-1"}
 
 
 def test_functions_with_attnspecs_signatures_are_judged_as_they_are():

@@ -139,21 +139,6 @@ def _is_default(value: Any, field: Any) -> bool:
     return value is field.default or (not isinstance(value, np.ndarray) and value == field.default)
 
 
-def _whole(law: str, number: int, trial: Trial, made_by: str) -> str:
-    return "\n".join(
-        [
-            f"from attnspec_conformance import laws, {made_by.partition('.')[0]}",
-            "",
-            *(f"# {described(call)}" for call in trial.calls[:4]),
-            f"subject = {made_by}",
-            f"trial = laws.LAWS[{law!r}].all_trials[{number}]",
-            "verdict = trial.judge(tuple(map(subject.forward, trial.calls)))",
-            "assert verdict.ok, verdict.message",
-            "",
-        ]
-    )
-
-
 def described(call: Call) -> str:
     """A call in one line: shapes, and the options that were given."""
     given = [f"{f.name} {_brief(value)}" for f in fields(call) if not _is_default(value := getattr(call, f.name), f)]
