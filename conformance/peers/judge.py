@@ -1,0 +1,92 @@
+"""Judge the peers of one library, in an environment that has it: `python conformance/peers/judge.py torch`.
+
+The cells are put into docs/peers.json, in place of what was there for these peers; `tables.py` makes the pages of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from attnspec_conformance import foreign
+from attnspec_conformance.drawn import CASES
+from attnspec_conformance.reports.reproduction import of_trial
+from attnspec_conformance.verdict import judge_all
+from catalogue import HERE, Peer, choices, libraries, peers
+from cells import cells, stale
+from rich.progress import Progress, TextColumn
+
+SEED = 0
+RESULTS = HERE.parents[1] / "docs" / "peers.json"
+
+
+def main() -> int:
+    """0 if every claim of peers.toml about its peers is so: what fails in a peer is no error of this program."""
+    parser = argparse.ArgumentParser(description="Judge the peers of one library.")
+    parser.add_argument("library", choices=libraries())
+    parser.add_argument("--peer", action="append", metavar="NAME", help="only this one (repeatable)")
+    parser.add_argument("--into", type=Path, default=RESULTS, metavar="FILE")
+    parser.add_argument("--cases", type=int, default=CASES, help="how many calls are drawn")
+    options = parser.parse_args()
+    chosen = [peer for peer in peers(options.library) if not options.peer or peer.name in options.peer]
+    into = options.into.resolve()
+    os.chdir(HERE / options.library)
+    sys.path.insert(0, os.getcwd())
+    claims = [claim for peer in chosen for claim in _judged(peer, into, options.cases)]
+    for claim in claims:
+        print(claim, file=sys.stderr)
+    return 1 if claims else 0
+
+
+def _judged(peer: Peer, into: Path, cases: int) -> list[str]:
+    """Judge one, write what was found, and return the claims about it that are not so."""
+    subject = foreign.load(peer.subject)
+    with warnings.catch_warnings(), Progress(*Progress.get_default_columns(), TextColumn("{task.fields[at]}")) as bar:
+        warnings.simplefilter("ignore")  # of the peers' own arithmetic, on which they are judged by what they answer
+        task = bar.add_task(peer.name, total=None, at="")
+        report = judge_all(
+            subject, seed=SEED, cases=cases,
+            progress=lambda done, total: bar.update(task, completed=done, total=total, at=f"{done}/{total}"),
+        )  # fmt: skip
+        made_by = f"foreign.load({peer.subject!r})"
+        table = cells(report, peer, choices(), lambda entry: of_trial(entry, subject, made_by, SEED, cases))
+    _write(
+        into,
+        peer,
+        {
+            "title": peer.title,
+            "library": peer.library,
+            "versions": {name: version(name) for name in peer.distributions},
+            "documentation": peer.documentation,
+            "subject": peer.subject,
+            "capabilities": sorted(report.capabilities),
+            "trials": len(report.entries),
+            "clauses": table,
+        },
+    )
+    return [f"{peer.name}: said to differ in {name}, and passed it: remove the claim" for name in stale(report, peer)]
+
+
+def _write(into: Path, peer: Peer, found: dict[str, Any]) -> None:
+    """Put it beside what is known of others, in the order of the catalogue."""
+    known = json.loads(into.read_text("utf-8"))["peers"] if into.exists() else {}
+    known[peer.name] = found
+    order = [other.name for library in libraries() for other in peers(library)]
+    document = {
+        "attnspec": version("attnspec"),
+        "python": platform.python_version(),
+        "seed": SEED,
+        "peers": {name: known[name] for name in order if name in known},
+    }
+    into.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
