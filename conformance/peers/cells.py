@@ -1,8 +1,8 @@
 """A report on a peer, as the cells of a table: holds, differs, fails or cannot, clause by clause.
 
 A failed trial *differs* where the clause is a choice of attnspec's that the peer's documentation makes otherwise or
-leaves open (`choices.toml`, `differs`), and *fails* where it breaks what the documentation promises or what follows from
-the formula that it gives. A clause of which no trial could be asked *cannot* be expressed.
+leaves open (`choices.toml`, `differs`), and *fails* where it breaks what the documentation promises, or what follows
+from the formula that it gives. A clause of which no trial could be asked *cannot* be expressed.
 """
 
 from __future__ import annotations
