@@ -139,9 +139,10 @@ def identity(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def external(session: nox.Session) -> None:
-    """Others' tests on us: ONNX, PyTorch, transformers, Keras, JAX, MLX, from their published packages."""
+    """Others' tests on us, from the published packages, and the reports on what those packages do."""
     _install_external(session)
     session.run("pytest", "-q", "conformance/external", *session.posargs, env=COMPILED)
+    session.run("pytest", "-q", "conformance/reports_tests", *session.posargs)
 
 
 @nox.session(default=False)
