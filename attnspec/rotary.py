@@ -102,7 +102,13 @@ def _turned(operands: Operands, way: float = 1.0) -> tuple[Array]:
     sin = way * sin
     if x.ndim > 2:
         cos, sin = cos[..., None, :, :], sin[..., None, :, :]
-    turned, rest = wide[..., :width], wide[..., width:]
+    return (turned_by(wide, cos, sin, interleaved=interleaved),)
+
+
+def turned_by(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
+    """The first pairs of components, as many as there are cosines and sines (..., Q, width/2), turned by them."""
+    xp, width = _compat.namespace(x), 2 * cos.shape[-1]
+    turned, rest = x[..., :width], x[..., width:]
     if interleaved:
         a, b = turned[..., 0::2], turned[..., 1::2]
         pairs = xp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
@@ -110,7 +116,7 @@ def _turned(operands: Operands, way: float = 1.0) -> tuple[Array]:
     else:
         a, b = turned[..., : width // 2], turned[..., width // 2 :]
         turned = xp.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    return (xp.concat([turned, rest], axis=-1),)
+    return xp.concat([turned, rest], axis=-1)
 
 
 def rotary_backward(operands: Operands, results: tuple[Array], cotangents: tuple[Array]) -> dict[str, Array]:
