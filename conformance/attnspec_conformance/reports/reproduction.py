@@ -33,7 +33,7 @@ def of_trial(entry: Entry, subject: Subject, made_by: str, seed: int, cases: int
     law = LAWS.get(entry.law) or next((law for law in drawn_laws(seed, cases) if law.name == entry.law), None)
     if law is None:
         return _denied(entry.calls[0], subject, made_by, seconds)
-    for call in () if _asks_for_refusal(law.all_trials[entry.trial]) else entry.calls:
+    for call in () if asks_for_refusal(law.all_trials[entry.trial]) else entry.calls:
         small = _smallest(subject, call, entry.clauses, seconds)
         code = "" if small is None else _asking(small, made_by, _judging(small))
         if code and code.count("\n") <= MOST_LINES and len(code) <= MOST_CHARACTERS:
@@ -63,7 +63,7 @@ def of_test(test: str, options: list[str]) -> str:
     return f"import pytest\n\nassert pytest.main({arguments}) == 0\n"
 
 
-def _asks_for_refusal(trial: Trial) -> bool:
+def asks_for_refusal(trial: Trial) -> bool:
     """Whether refusals are what it wants: its calls then have no right answer."""
     refusal = Result(error="ShapeError", own_words=True)
     return trial.judge((refusal,) * len(trial.calls)).ok
