@@ -22,9 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnspec_conformance.clauses import CLAUSES
+from attnspec_conformance.drawn import drawn_laws
 from attnspec_conformance.laws import LAWS
 
 HERE = Path(__file__).parent
+NAMES = {*CLAUSES, *LAWS, *(law.name for law in drawn_laws(0, 1))}
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,19 @@ def peers(library: str) -> list[Peer]:
     return [_peer(path, library, name, dict(entry)) for name, entry in entries.items()]
 
 
-def choices() -> dict[str, str]:
-    """The clauses and laws in which attnspec chose what others may choose otherwise, and what the choice is."""
+@dataclass(frozen=True)
+class Choices:
+    """What attnspec chose and others may choose otherwise: clauses and laws, and clauses about rows of an answer."""
+
+    trials: Mapping[str, str]
+    rows: Mapping[str, str]
+
+
+def choices() -> Choices:
+    """Those of choices.toml."""
     path = HERE / "choices.toml"
-    return _claims(path, "choices", tomllib.loads(path.read_text("utf-8")))
+    tables = tomllib.loads(path.read_text("utf-8"))
+    return Choices(**{kind: _claims(path, kind, tables[kind]) for kind in ("trials", "rows")})
 
 
 def _peer(path: Path, library: str, name: str, entry: dict[str, object]) -> Peer:
@@ -82,7 +93,7 @@ def _claims(path: Path, where: str, table: object) -> dict[str, str]:
     """A table from clauses or laws to a reason, which is compulsory."""
     claims = dict(table)  # type: ignore[call-overload]
     for name, reason in claims.items():
-        if name not in CLAUSES and name not in LAWS:
+        if name not in NAMES:
             msg = f"{path}: {where} names {name}, which is neither a clause nor a law"
             raise ValueError(msg)
         if not isinstance(reason, str) or not reason.strip():

@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnspec_conformance.clauses import CLAUSES
 from attnspec_conformance.verdict import Entry, Report
-from catalogue import Peer
+from catalogue import Choices, Peer
 
 VERDICTS = ("holds", "differs", "fails", "cannot")
 
 
 def cells(
-    report: Report, peer: Peer, choices: Mapping[str, str], reproduce: Callable[[Entry], str]
+    report: Report,
+    peer: Peer,
+    choices: Choices,
+    reproduce: Callable[[Entry], str],
+    left: Callable[[Entry, frozenset[str]], str | None] = lambda entry, named: entry.message,
 ) -> dict[str, dict[str, Any]]:
-    """A cell for each clause that is about attention itself: its verdict, its counts, and an example of each fault."""
+    """A cell for each clause that is about attention itself: its verdict, its counts, and an example of each fault.
+
+    `left(entry, named)`: what is still wrong with a failed trial once the rows that these choices are about are set
+    right, None if nothing is.
+    """
     codes: dict[tuple[str, int], str] = {}
 
     def code(entry: Entry) -> str:
@@ -34,7 +43,14 @@ def cells(
     made = {}
     for clause in report.clauses:
         about = [entry for entry in report.entries if clause in entry.clauses]
-        made[clause] = _cell(clause, about, peer, choices, code)
+        failed = []
+        for entry in (entry for entry in about if entry.outcome == "failed"):
+            reason = excuse(entry, clause, peer, choices)
+            if reason is None:
+                reason, message = _by_rows(entry, peer, choices, left)
+                entry = replace(entry, message=message)
+            failed.append((entry, reason))
+        made[clause] = _cell(clause, about, failed, code)
     return made
 
 
@@ -44,7 +60,7 @@ def stale(report: Report, peer: Peer) -> list[str]:
     return sorted(set(peer.differs) - failed)
 
 
-def excuse(entry: Entry, clause: str, peer: Peer, choices: Mapping[str, str]) -> str | None:
+def excuse(entry: Entry, clause: str, peer: Peer, choices: Choices) -> str | None:
     """Why a failed trial of the clause is a difference and no fault; None where it is a fault.
 
     A law is named before its clause, since it says more exactly what is meant, and a peer's own words before choices.
@@ -54,16 +70,31 @@ def excuse(entry: Entry, clause: str, peer: Peer, choices: Mapping[str, str]) ->
             return None
         if name in peer.differs:
             return peer.differs[name]
-        if name in choices:
-            return choices[name]
+        if name in choices.trials:
+            return choices.trials[name]
     return None
 
 
+def about_rows(peer: Peer, choices: Choices) -> list[str]:
+    """The choices about rows that the peer is free to make otherwise."""
+    return [name for name in choices.rows if name not in peer.promises]
+
+
+def _by_rows(
+    entry: Entry, peer: Peer, choices: Choices, left: Callable[[Entry, frozenset[str]], str | None]
+) -> tuple[str | None, str]:
+    """The choices without whose rows nothing is wrong; and what is wrong, without the rows of all of them."""
+    free = about_rows(peer, choices)
+    message: str | None = entry.message
+    for named in (*([name] for name in free), free):
+        if named and (message := left(entry, frozenset(named))) is None:
+            return "; ".join(peer.differs.get(name, choices.rows[name]) for name in named), entry.message
+    return None, message or entry.message
+
+
 def _cell(
-    clause: str, entries: Iterable[Entry], peer: Peer, choices: Mapping[str, str], code: Callable[[Entry], str]
+    clause: str, entries: Sequence[Entry], failed: Sequence[tuple[Entry, str | None]], code: Callable[[Entry], str]
 ) -> dict[str, Any]:
-    entries = list(entries)
-    failed = [(entry, excuse(entry, clause, peer, choices)) for entry in entries if entry.outcome == "failed"]
     count = Counter(entry.outcome for entry in entries)
     faults = [entry for entry, reason in failed if reason is None]
     departures = [(entry, reason) for entry, reason in failed if reason is not None]

@@ -11,16 +11,19 @@ import os
 import platform
 import sys
 import warnings
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from attnspec_conformance import foreign
-from attnspec_conformance.drawn import CASES
+from attnspec_conformance.drawn import CASES, drawn_laws
+from attnspec_conformance.laws import LAWS
 from attnspec_conformance.reports.reproduction import of_trial
-from attnspec_conformance.verdict import judge_all
+from attnspec_conformance.verdict import Entry, judge_all
 from catalogue import HERE, Peer, choices, libraries, peers
-from cells import cells, stale
+from cells import about_rows, cells, stale
+from choosing import SetRight, left, results_of
 from rich.progress import Progress, TextColumn
 
 SEED = 0
@@ -56,7 +59,21 @@ def _judged(peer: Peer, into: Path, cases: int) -> list[str]:
             progress=lambda done, total: bar.update(task, completed=done, total=total, at=f"{done}/{total}"),
         )  # fmt: skip
         made_by = f"foreign.load({peer.subject!r})"
-        table = cells(report, peer, choices(), lambda entry: of_trial(entry, subject, made_by, SEED, cases))
+        laws = LAWS | {law.name: law for law in drawn_laws(SEED, cases)}
+
+        @cache
+        def still_wrong(entry: Entry, named: frozenset[str]) -> str | None:
+            if entry.law not in laws:
+                return entry.message
+            trial = laws[entry.law].all_trials[entry.trial]
+            return left(trial, results_of(trial, subject), named)
+
+        def code(entry: Entry) -> str:
+            free = about_rows(peer, choices())
+            faulty = still_wrong(entry, frozenset(free)) is not None
+            return of_trial(entry, SetRight(subject, free) if faulty else subject, made_by, SEED, cases)
+
+        table = cells(report, peer, choices(), code, still_wrong)
     _write(
         into,
         peer,
