@@ -145,7 +145,7 @@ class NaNInOneColumnOnly(Faultless):
     """A NaN of v spoils its own column, not the row."""
 
     def results(self, call, out, lse, weights, visible):
-        columns = ~np.isfinite(np.asarray(call.v, np.float64)).any(-2, keepdims=True)
+        columns = (~np.isfinite(np.asarray(call.v, np.float64))).any(-2, keepdims=True)
         by_value = np.isnan(out) & ~np.isnan(lse)[..., None]
         if call.v.ndim > 2 and columns.shape[:-2] != out.shape[:-2]:
             return out, lse, weights
