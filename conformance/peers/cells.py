@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnspec_conformance.clauses import CLAUSES
+from attnspec_conformance.laws import LAWS
 from attnspec_conformance.verdict import Entry, Report
 from catalogue import Choices, Peer
 
@@ -40,18 +41,33 @@ def cells(
             codes[where] = reproduce(entry)
         return codes[where]
 
-    made = {}
-    for clause in report.clauses:
-        about = [entry for entry in report.entries if clause in entry.clauses]
-        failed = []
-        for entry in (entry for entry in about if entry.outcome == "failed"):
+    failed = {clause: _failed(report, clause, peer, choices, left) for clause in report.clauses}
+    # A drawn call is about many clauses at once. Where laws of some of these fail, it is taken to show the same again.
+    faulty = {clause for clause, found in failed.items() if any(e.law in LAWS and r is None for e, r in found)}
+    return {
+        clause: _cell(
+            clause,
+            [entry for entry in report.entries if clause in entry.clauses],
+            [(e, r) for e, r in found if r or e.law in LAWS or clause in faulty or faulty.isdisjoint(e.clauses)],
+            code,
+        )
+        for clause, found in failed.items()
+    }
+
+
+def _failed(
+    report: Report, clause: str, peer: Peer, choices: Choices, left: Callable[[Entry, frozenset[str]], str | None]
+) -> list[tuple[Entry, str | None]]:
+    """The trials of a clause that failed, each with what excuses it, or with None and what is left to be wrong."""
+    failed = []
+    for entry in report.entries:
+        if entry.outcome == "failed" and clause in entry.clauses:
             reason = excuse(entry, clause, peer, choices)
             if reason is None:
                 reason, message = _by_rows(entry, peer, choices, left)
                 entry = replace(entry, message=message)
             failed.append((entry, reason))
-        made[clause] = _cell(clause, about, failed, code)
-    return made
+    return failed
 
 
 def stale(report: Report, peer: Peer) -> list[str]:

@@ -29,6 +29,7 @@ def attention(backend: str, *capabilities: str) -> Adapter:
         mask=Pairs("mask"),
         causal=Flag("is_causal"),
         arguments={"scale": "scale", "bias": "bias"},
+        rounds_weights=True,
         limits=without_width,
         refusals=(ValueError, TypeError, RuntimeError, IndexError),
     )
@@ -46,6 +47,7 @@ def layer(backend: str, *capabilities: str) -> Adapter:
         causal=Flag("causal"),
         window=Sides("window", align="start", counts_itself=True, unbounded=None),
         arguments={"rate": "rate"},
+        rounds_weights=True,
         limits=_limits,
         refusals=(ValueError, TypeError, RuntimeError, IndexError),
     )

@@ -163,3 +163,7 @@ def _visible(value: float) -> Iterator[Call]:
         x[1, 2, row, 0] = value
         yield call.but(**{name: x})
         yield call.but(**{name: x}, want="weights") if name != "v" else call.but(v=x, sink=normal(3, 6))
+    # Kernels that choose their way by the widths are to be asked on both.
+    q = call.q.copy()
+    q[1, 2, 1, 0] = value
+    yield call.but(q=q, v=call.k)

@@ -163,7 +163,6 @@ def _empty_rows() -> Iterator[Call]:
     yield heads(mask=masks.Padding(np.array([0, 4], INT)))
     yield heads(mask=masks.Causal(-3))
     yield heads(mask=masks.Window(0, 0, 5))
-    yield problem(K=0, want="lse")
     late = masks.Both(masks.Causal(), masks.Inverse(masks.Padding(np.array([2, 4], INT))))
     yield heads(mask=late)
 
@@ -174,6 +173,12 @@ def a_query_without_keys_has_zero_output_and_infinite_lse() -> Iterator[Trial]:
         yield Trial((call,), within_bound(call))
         if n % 2:
             yield Trial((call.but(want="weights"),), within_bound(call.but(want="weights")))
+
+
+@law("MASK-5")
+def no_keys_at_all_are_an_empty_row() -> Iterator[Trial]:
+    call = problem(K=0, want="lse")
+    yield Trial((call,), within_bound(call))
 
 
 @law("MASK-5", jitted=True)
