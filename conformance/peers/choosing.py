@@ -34,6 +34,8 @@ def results_of(trial: Trial, subject: Subject) -> tuple[Result, ...]:
 
 def left(trial: Trial, results: tuple[Result, ...], choices: Collection[str]) -> str | None:
     """What is still wrong once the rows that the choices are about hold the right values; None if nothing is."""
+    if len(results) < len(trial.calls):
+        return "raised something that is no refusal"
     if asks_for_refusal(trial) or any(result.error is not None for result in results):
         return trial.judge(results).message
     rows = [_rows(call, result, choices) for call, result in zip(trial.calls, results, strict=True)]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attnspec_conformance import foreign
-from attnspec_conformance.drawn import CASES, drawn_laws
+from attnspec_conformance.drawn import drawn_laws
 from attnspec_conformance.laws import LAWS
 from attnspec_conformance.reports.reproduction import of_trial
 from attnspec_conformance.verdict import Entry, judge_all
@@ -26,7 +26,7 @@ from cells import about_rows, cells, stale
 from choosing import SetRight, left, results_of
 from rich.progress import Progress, TextColumn
 
-SEED = 0
+SEED, CASES = 0, 20
 RESULTS = HERE.parents[1] / "docs" / "peers.json"
 
 
@@ -36,30 +36,29 @@ def main() -> int:
     parser.add_argument("library", choices=libraries())
     parser.add_argument("--peer", action="append", metavar="NAME", help="only this one (repeatable)")
     parser.add_argument("--into", type=Path, default=RESULTS, metavar="FILE")
-    parser.add_argument("--cases", type=int, default=CASES, help="how many calls are drawn")
     options = parser.parse_args()
     chosen = [peer for peer in peers(options.library) if not options.peer or peer.name in options.peer]
     into = options.into.resolve()
     os.chdir(HERE / options.library)
     sys.path.insert(0, os.getcwd())
-    claims = [claim for peer in chosen for claim in _judged(peer, into, options.cases)]
+    claims = [claim for peer in chosen for claim in _judged(peer, into)]
     for claim in claims:
         print(claim, file=sys.stderr)
     return 1 if claims else 0
 
 
-def _judged(peer: Peer, into: Path, cases: int) -> list[str]:
+def _judged(peer: Peer, into: Path) -> list[str]:
     """Judge one, write what was found, and return the claims about it that are not so."""
     subject = foreign.load(peer.subject)
     with warnings.catch_warnings(), Progress(*Progress.get_default_columns(), TextColumn("{task.fields[at]}")) as bar:
         warnings.simplefilter("ignore")  # of the peers' own arithmetic, on which they are judged by what they answer
         task = bar.add_task(peer.name, total=None, at="")
         report = judge_all(
-            subject, seed=SEED, cases=cases,
+            subject, seed=SEED, cases=CASES,
             progress=lambda done, total: bar.update(task, completed=done, total=total, at=f"{done}/{total}"),
         )  # fmt: skip
         made_by = f"foreign.load({peer.subject!r})"
-        laws = LAWS | {law.name: law for law in drawn_laws(SEED, cases)}
+        laws = LAWS | {law.name: law for law in drawn_laws(SEED, CASES)}
 
         @cache
         def still_wrong(entry: Entry, named: frozenset[str]) -> str | None:
@@ -71,7 +70,7 @@ def _judged(peer: Peer, into: Path, cases: int) -> list[str]:
         def code(entry: Entry) -> str:
             free = about_rows(peer, choices())
             faulty = still_wrong(entry, frozenset(free)) is not None
-            return of_trial(entry, SetRight(subject, free) if faulty else subject, made_by, SEED, cases)
+            return of_trial(entry, SetRight(subject, free) if faulty else subject, made_by, SEED, CASES)
 
         table = cells(report, peer, choices(), code, still_wrong)
     _write(
@@ -100,6 +99,7 @@ def _write(into: Path, peer: Peer, found: dict[str, Any]) -> None:
         "attnspec": version("attnspec"),
         "python": platform.python_version(),
         "seed": SEED,
+        "cases": CASES,
         "peers": {name: known[name] for name in order if name in known},
     }
     into.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

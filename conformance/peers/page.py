@@ -33,8 +33,8 @@ def page(found: Found, signs: Mapping[str, str]) -> str:
 <body>
 <main>
 <h1>Attention of {len(peers)} peers, clause by clause</h1>
-<p class=about>The suite of attnspec {escape(found["attnspec"])}, calls drawn from seed {found["seed"]}. {legend}.
-A peer is judged within what its documentation promises; a sign links to what was found.</p>
+<p class=about>The suite of attnspec {escape(found["attnspec"])}, with {found["cases"]} calls drawn from seed
+{found["seed"]}. {legend}. A peer is judged within what its documentation promises; a sign links to what was found.</p>
 <div class=wide>
 {table}
 </div>

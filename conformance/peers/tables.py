@@ -40,7 +40,9 @@ def main() -> int:
 def markdown(found: Found) -> str:
     """The text of docs/peers.md."""
     peers = found["peers"]
-    lines = [INTRODUCTION.format(peers=len(peers), attnspec=found["attnspec"], seed=found["seed"])]
+    lines = [
+        INTRODUCTION.format(peers=len(peers), attnspec=found["attnspec"], seed=found["seed"], cases=found["cases"])
+    ]
     lines += ["## Who was judged", "", *_summary(peers), "", "## Clause by clause", ""]
     for library in dict.fromkeys(peer["library"] for peer in peers.values()):
         lines += [*_by_clause({name: peer for name, peer in peers.items() if peer["library"] == library}), ""]
@@ -123,13 +125,13 @@ A peer is judged within what its documentation promises.
 | · cannot | no trial of the clause can be put in the peer's words: it has no such option, dtype or output |
 
 What is a choice stands in `conformance/peers/choices.toml`, what a peer promises or documents otherwise in the
-`peers.toml` of its library. Calls are those of the laws and calls drawn from seed {seed}, with the computed bounds of
-[the suite](judge.md). [Reports](reports/index.md) tell the gravest faults without attnspec.
+`peers.toml` of its library. Calls are those of the laws, and {cases} drawn from seed {seed}, with the computed bounds
+of [the suite](judge.md). [Reports](reports/index.md) tell the gravest faults without attnspec.
 """
 
 FAILS = """\
-For each clause the smallest call found that still shows it. The code runs in `conformance/peers/<library>`, in an
-environment with its `constraints.txt` and attnspec's suite."""
+For each clause the smallest call found that still shows it. The code runs in `conformance/peers/<library>` with
+`PYTHONPATH=..`, in an environment with its `constraints.txt` and attnspec's suite (`.nox/peers-<library>` is one)."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -52,14 +52,14 @@ def without_more_width(call: Call) -> str | None:
 
 
 def of_widths_alone(call: Call) -> str | None:
-    """A limit to values of another width than keys and nothing else, where a documentation allows what is refused.
+    """A limit to values wider than keys and nothing else, where a documentation allows what is refused.
 
     The kernel is `widened` for all other calls, or this one fault would be all that can be said about it.
     """
-    plain = Call(call.q, call.k, call.v, layout=call.layout)
+    plain = Call(call.q, call.k, call.v)
     others = [name for name in vars(plain) if getattr(call, name) is not getattr(plain, name)]
-    if others or call.v.shape[-1] == call.q.shape[-1] or not all(map(min, (call.q.shape, call.k.shape, call.v.shape))):
-        return "it is asked with values of another width than keys, and for nothing else"
+    if others or call.v.shape[-1] <= call.q.shape[-1] or not all(map(min, (call.q.shape, call.k.shape, call.v.shape))):
+        return "it is asked with values wider than keys, and for nothing else"
     return None
 
 
