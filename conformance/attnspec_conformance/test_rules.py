@@ -50,6 +50,19 @@ def test_lists_in_rules_are_arrays(backend: Any) -> None:
     shows(backend, (2, 3), either, (j <= i + np.array([-3, -1])[:, None, None, None]) | ~together | (j < shorter))
 
 
+@pytest.mark.clause("MASK-3", "PATH-1")
+def test_lists_in_rules_are_arrays_where_a_call_is_cut(backend: Any) -> None:
+    """Lists of ids are along the rows, lists of lengths and offsets along the batch, whichever heads are computed."""
+    i, j = np.arange(301)[:, None], np.arange(310)
+    each = np.array([37, 250])[:, None, None, None]
+    ids = (np.arange(301) // 70, np.arange(310) // 50)
+    together = ids[0][:, None] == ids[1]
+    segments = attnspec.segments(*(x.tolist() for x in ids))
+    shows(backend, (2, 3), segments, together)
+    shows(backend, (2, 3), segments & attnspec.padding([37, 250]), together & (j < each))
+    shows(backend, (2, 3), attnspec.causal([37, 250]) | ~segments, (j <= i + each) | ~together)
+
+
 @pytest.mark.clause("MASK-3")
 def test_one_list_of_ids_serves_queries_and_keys(backend: Any) -> None:
     ids = np.array([7, 7, 9, 8, 9], np.int32)

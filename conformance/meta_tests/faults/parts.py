@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnspec import fast, request, terms
+from attnspec import fast, request, rules, terms
 from attnspec.parts import part_of
 
 from .registry import breaks
@@ -23,6 +23,14 @@ def every_part_has_the_bias_of_the_first_heads(patch):
         return terms.ArrayBias(part_of(self.array, first, 2))
 
     patch.setattr(terms.ArrayBias, "part", part)
+
+
+@breaks("MASK-3", "test_rules")
+def every_list_in_a_rule_is_along_the_batch(patch):
+    def part(x, block, trailing, axes=None):
+        return part_of(x, block, 0 if isinstance(x, tuple) else trailing, axes)
+
+    patch.setattr(rules, "part_of", part)
 
 
 @breaks("SHAPE-1", "test_parts")
