@@ -55,7 +55,7 @@ def test_lists_in_rules_are_arrays_where_a_call_is_cut(backend: Any) -> None:
     """Lists of ids are along the rows, lists of lengths and offsets along the batch, whichever heads are computed."""
     i, j = np.arange(301)[:, None], np.arange(310)
     each = np.array([37, 250])[:, None, None, None]
-    ids = (np.arange(301) // 70, np.arange(310) // 50)
+    ids: tuple[Array, Array] = np.arange(301) // 70, np.arange(310) // 50
     together = ids[0][:, None] == ids[1]
     segments = attnspec.segments(*(x.tolist() for x in ids))
     shows(backend, (2, 3), segments, together)
