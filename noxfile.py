@@ -12,6 +12,7 @@ nox -s external                         the tests that other projects wrote for 
 nox -s peers                            the suite on the attention of other libraries; writes docs/peers.md
 nox -s "peers(torch)"                   one library
 nox -s suites                           which wrong implementations the suites of others notice; writes docs/suites.md
+nox -s scale                            attention over many devices and out of core: JAX's sharding, Dask
 nox -s gpu                              the suite on torch's first CUDA device, and its bits beside those of the CPU
 """
 
@@ -159,6 +160,21 @@ def peers(session: nox.Session, library: str) -> None:
     session.install("-q", "-r", f"conformance/peers/{library}/constraints.txt", "-e", ".[conformance]")
     session.run("python", "conformance/peers/judge.py", library, *session.posargs, env=COMPILED)
     session.run("python", "conformance/peers/tables.py")
+
+
+@nox.session(default=False)
+@nox.parametrize("engine", ["jax", "dask"], ids=["jax", "dask"])
+def scale(session: nox.Session, engine: str) -> None:
+    """Sequences over 8 devices and 2 processes in JAX; keys out of core and killed workers in Dask."""
+    if engine == "jax":
+        _install(session, "jax")
+        session.run("pytest", "-q", "backends/jax/sharded_tests", *session.posargs, env=COMPILED)
+        return
+    pins = "backends/dask/requirements.txt"
+    session.install("-q", "-r", pins, "-e", ".[numpy,conformance]", "-e", "backends/dask")
+    session.run("pytest", "-q", "backends/dask/tests", *session.posargs)
+    at_once = {"DASK_SCHEDULER": "synchronous"}
+    session.run("pytest", "-q", *SUITE, "--attnspec-backend", "dask", *session.posargs, env=at_once)
 
 
 @nox.session(default=False)

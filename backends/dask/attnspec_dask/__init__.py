@@ -1,0 +1,1 @@
+"""attnspec on Dask: `attnspec.attention` by chunks, and `attnspec_dask.reproducible` with the same bits for any."""
