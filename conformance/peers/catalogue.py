@@ -8,14 +8,16 @@
     subject = "torch_subjects:sdpa"      # as `attnspec conformance --subject` takes it, in the library's folder
     documentation = "https://..."        # what it is judged by
     distributions = ["torch"]            # whose versions the table shows
-    [ "torch.sdpa".differs ]             # a clause or a law, and what its documentation says instead
+    [ "torch.sdpa".differs ]             # a clause, a law or a trial of it, and what its documentation says instead
     "MASK-7" = "..."
+    "any_two_masks_compose[3]" = "..."
     [ "torch.sdpa".promises ]            # a choice of attnspec's that this documentation makes too
     "MASK-5" = "..."
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,17 +59,23 @@ def peers(library: str) -> list[Peer]:
 
 @dataclass(frozen=True)
 class Choices:
-    """What attnspec chose and others may choose otherwise: clauses and laws, and clauses about rows of an answer."""
+    """What attnspec chose and others may choose otherwise.
 
-    trials: Mapping[str, str]
+    trials
+        By what others may do ("open", "undefined", "half" or "dtype"), clauses and laws, each with the choice.
+    rows
+        Clauses about rows of an answer.
+    """
+
+    trials: Mapping[str, Mapping[str, str]]
     rows: Mapping[str, str]
 
 
 def choices() -> Choices:
     """Those of choices.toml."""
     path = HERE / "choices.toml"
-    tables = tomllib.loads(path.read_text("utf-8"))
-    return Choices(**{kind: _claims(path, kind, tables[kind]) for kind in ("trials", "rows")})
+    tables = {kind: _claims(path, kind, table) for kind, table in tomllib.loads(path.read_text("utf-8")).items()}
+    return Choices(rows=tables.pop("rows"), trials=tables)
 
 
 def _peer(path: Path, library: str, name: str, entry: dict[str, object]) -> Peer:
@@ -93,7 +101,7 @@ def _claims(path: Path, where: str, table: object) -> dict[str, str]:
     """A table from clauses or laws to a reason, which is compulsory."""
     claims = dict(table)  # type: ignore[call-overload]
     for name, reason in claims.items():
-        if name not in NAMES:
+        if re.sub(r"\[\d+\]$", "", name) not in NAMES:
             msg = f"{path}: {where} names {name}, which is neither a clause nor a law"
             raise ValueError(msg)
         if not isinstance(reason, str) or not reason.strip():

@@ -77,6 +77,8 @@ def _judged(peer: Peer, into: Path) -> list[str]:
         into,
         peer,
         {
+            "suite": {"attnspec": version("attnspec"), "seed": SEED, "drawn calls": CASES, "laws": len(LAWS)},
+            "python": platform.python_version(),
             "title": peer.title,
             "library": peer.library,
             "versions": {name: version(name) for name in peer.distributions},
@@ -95,13 +97,7 @@ def _write(into: Path, peer: Peer, found: dict[str, Any]) -> None:
     known = json.loads(into.read_text("utf-8"))["peers"] if into.exists() else {}
     known[peer.name] = found
     order = [other.name for library in libraries() for other in peers(library)]
-    document = {
-        "attnspec": version("attnspec"),
-        "python": platform.python_version(),
-        "seed": SEED,
-        "cases": CASES,
-        "peers": {name: known[name] for name in order if name in known},
-    }
+    document = {"peers": {name: known[name] for name in order if name in known}}
     into.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 

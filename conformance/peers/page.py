@@ -16,6 +16,7 @@ Found = dict[str, Any]
 def page(found: Found, signs: Mapping[str, str]) -> str:
     """The text of the file."""
     peers = found["peers"]
+    suite = next(iter(peers.values()))["suite"]
     style = (files("attnspec_conformance.reports") / "page.css").read_text("utf-8")
     style += (HERE / "page.css").read_text("utf-8")
     table = "\n".join(_table(peers, signs))
@@ -33,8 +34,8 @@ def page(found: Found, signs: Mapping[str, str]) -> str:
 <body>
 <main>
 <h1>Attention of {len(peers)} peers, clause by clause</h1>
-<p class=about>The suite of attnspec {escape(found["attnspec"])}, with {found["cases"]} calls drawn from seed
-{found["seed"]}. {legend}. A peer is judged within what its documentation promises; a sign links to what was found.</p>
+<p class=about>The suite of attnspec {escape(suite["attnspec"])}, with {suite["drawn calls"]} calls drawn from seed
+{suite["seed"]}. {legend}. A peer is judged within what its documentation promises; a sign links to what was found.</p>
 <div class=wide>
 {table}
 </div>
@@ -85,8 +86,9 @@ def _peer(name: str, peer: Found, signs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _counts(cell: Found) -> str:
-    kinds = ("passed", "failed", "differed", "unsupported")
-    return ", ".join(f"{cell[kind]} {kind}" for kind in kinds if cell[kind])
+    kinds = ("passed", "failed", "differed", "unsupported", "of other clauses")
+    counts = ", ".join(f"{cell[kind]} {kind}" for kind in kinds if cell[kind])
+    return f"{counts} ({', '.join(cell['other clauses'])})" if cell["other clauses"] else counts
 
 
 def _example(example: Found) -> Iterator[str]:

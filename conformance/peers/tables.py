@@ -40,8 +40,11 @@ def main() -> int:
 def markdown(found: Found) -> str:
     """The text of docs/peers.md."""
     peers = found["peers"]
+    (suite,) = {json.dumps(peer["suite"]): peer["suite"] for peer in peers.values()}.values()
     lines = [
-        INTRODUCTION.format(peers=len(peers), attnspec=found["attnspec"], seed=found["seed"], cases=found["cases"])
+        INTRODUCTION.format(
+            peers=len(peers), attnspec=suite["attnspec"], seed=suite["seed"], cases=suite["drawn calls"]
+        )
     ]
     lines += ["## Who was judged", "", *_summary(peers), "", "## Clause by clause", ""]
     for library in dict.fromkeys(peer["library"] for peer in peers.values()):
@@ -119,7 +122,7 @@ A peer is judged within what its documentation promises.
 
 | | |
 |---|---|
-| ✓ holds | every trial of the clause that can be put in the peer's words was passed |
+| ✓ holds | every trial that can be put in the peer's words was passed, but drawn calls that another clause fails |
 | ≠ differs | the clause is a choice of attnspec's that the peer's documentation makes otherwise, or leaves open |
 | ✗ fails | an answer breaks what the peer's documentation promises, or the formula that it gives |
 | · cannot | no trial of the clause can be put in the peer's words: it has no such option, dtype or output |

@@ -81,6 +81,18 @@ def any_two_masks_compose() -> Iterator[Trial]:
 
 
 @law("MASK-3")
+def causal_composes_with_masks_and_biases_of_single_axes() -> Iterator[Trial]:
+    """Padding beside causal: what may lack the axis of queries says nothing about which of them is meant."""
+    real: Array = np.ones((2, 1, 1, 7), bool)
+    real[0, ..., 2], real[1, ..., 4:] = False, False
+    for array in (real, real[1, 0, 0]):
+        masked = heads(mask=masks.Both(masks.Causal(), masks.Dense(array)))
+        biased = heads(mask=masks.Causal(), bias=normal(7, *array.shape))
+        for call in (masked, biased):
+            yield Trial((call,), within_bound(call))
+
+
+@law("MASK-3")
 def nothing_is_ignored_because_something_else_was_given() -> Iterator[Trial]:
     everything = masks.Both(masks.Both(RULES["causal"], RULES["padding"]), RULES["array"])
     bias = normal(5, 6, 5, 7)

@@ -128,6 +128,15 @@ class LengthOfTheFirstItemForAll(Faultless):
 
 
 @breaks("MASK-3")
+class CausalOfTheFirstQueryBesideAMaskOfOneRow(Faultless):
+    """The triangle has as many rows as the mask that it is combined with."""
+
+    def both(self, one, other):
+        triangle = other.ndim < 2 or other.shape[-2] == 1
+        return super().both(one[..., :1, :] if triangle and one.shape[-2] > 1 else one, other)
+
+
+@breaks("MASK-3")
 class SegmentZeroTakenForPadding(Faultless):
     def segments(self, q_ids, k_ids):
         return super().segments(q_ids, k_ids) & (q_ids != 0)

@@ -31,12 +31,13 @@ def _multihead(
     bias: Tensor | None = None,
     is_causal: bool = False,
     rate: float = 0.0,
+    training: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Output and weights of a layer in training. `is_causal` is a hint, that the mask beside it is the causal one."""
+    """Output and weights of a layer. `is_causal` is a hint, that the mask beside it is the causal one."""
     mask = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1) if is_causal else hidden
     if bias is not None:
         mask = bias if mask is None else torch.where(mask, -torch.inf, bias)
-    layer = _identity(*q.shape[2:], v.shape[3], rate, q.dtype)
+    layer = _identity(*q.shape[2:], v.shape[3], rate, q.dtype).train(training)
     out, weights = layer(
         *(x.flatten(2) for x in (q, k, v)), attn_mask=_by_head(mask), is_causal=is_causal and bias is None,
         need_weights=need_weights, average_attn_weights=False,
@@ -113,6 +114,13 @@ mha_weights = replace(
     limits=lambda call: _multihead_limits(call) or _of_empty_rows(call),
     kernel=lambda *arrays, **options: _multihead(*arrays, need_weights=True, **options)[0],
     weights=lambda *arrays, **options: _multihead(*arrays, need_weights=True, **options)[1],
+)
+mha_weights_eval = replace(
+    mha_weights,
+    name="torch.mha.weights.eval",
+    kernel=lambda *arrays, **options: _multihead(*arrays, need_weights=True, training=False, **options)[0],
+    weights=lambda *arrays, **options: _multihead(*arrays, need_weights=True, training=False, **options)[1],
+    arguments={"bias": "bias"},
 )
 
 
