@@ -14,7 +14,7 @@ from operator import or_
 from typing import Any
 
 import numpy as np
-from attnspec_conformance import oracle
+from attnspec_conformance import bounds, oracle
 from attnspec_conformance.reports.reproduction import asks_for_refusal
 from attnspec_conformance.subjects import HALF, Subject, put
 from attnspec_conformance.trials import Call, Result, Trial, Verdict
@@ -75,6 +75,8 @@ def _rows(call: Call, result: Result, choices: Collection[str]) -> Any:
         rows |= _hides_what_is_not_finite(call, exact) & _leaked(result, exact)
     if "MASK-7" in choices:
         rows |= _spoilt_by_column(result, exact)
+    if "SHAPE-3" in choices and call.dtype in HALF:
+        rows |= _rounded_to_half(call, result, exact)
     return rows
 
 
@@ -99,6 +101,21 @@ def _spoilt_by_column(result: Result, exact: oracle.Exact) -> Any:
     wild = (exact.visible[..., None] & ~np.isfinite(exact.values)[..., None, :, :]).any(axis=-2)
     spoilt = np.isnan(result.out) == exact.shaped(wild)
     return np.isfinite(exact.lse) & wild.any(axis=-1) & np.reshape(spoilt.all(axis=-1), rows.shape)
+
+
+def _rounded_to_half(call: Call, result: Result, exact: oracle.Exact) -> Any:
+    """Rows no further off than a few roundings to the dtype of scores, weights and values can bring them."""
+    few = 16 * bounds.UNIT[call.dtype]
+    near = np.ones(exact.lse.shape, bool)
+    for name, right in exact.answer.items():
+        got = getattr(result, name)
+        if got is not None and np.shape(got) == right.shape:
+            size = {"out": np.abs(np.where(np.isfinite(call.v), call.v, 0.0)).max(initial=0.0), "weights": 1.0}
+            with np.errstate(invalid="ignore"):
+                close = (got == right) | (np.abs(got - right) <= few * size.get(name, np.maximum(1.0, np.abs(right))))
+            close = close if name == "lse" else close.all(axis=-1)
+            near &= close[None] if exact.single else close
+    return near
 
 
 def _leaked(result: Result, exact: oracle.Exact) -> Any:
