@@ -142,7 +142,8 @@ def identity(session: nox.Session) -> None:
 def external(session: nox.Session) -> None:
     """Others' tests on us, from the published packages, and the reports on what those packages do."""
     _install_external(session)
-    session.run("pytest", "-q", "conformance/external", *session.posargs, env=COMPILED)
+    whole = COMPILED | {"ATTNSPEC_KERAS": "whole"}
+    session.run("pytest", "-q", "conformance/external", *session.posargs, env=whole)
     session.run("pytest", "-q", "conformance/reports_tests", *session.posargs)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from . import _compat
-from ._compat import FLOATING, Array, dtype_name
+from ._compat import FLOATING, Array, cast, dtype_name
 from .errors import DeviceError, DTypeError, OptionError, ShapeError
 from .host import beside, host_of
 from .struct import Struct
@@ -134,6 +134,15 @@ def named_dtype(name: str, like: Array) -> Any:
         msg = f"dtype={name!r}: {xp.__name__} has {', '.join(have)}."
         raise OptionError(msg)
     return found
+
+
+def of_one_dtype(*arrays: Array, least: str | None = None) -> tuple[Array, ...]:
+    """The arrays in the widest of their dtypes and `least`; two half types in float32."""
+    names = {dtype_name(x) for x in arrays} | ({least} if least else set())
+    if len(names) == 1:
+        return arrays
+    dtype = named_dtype("float64" if "float64" in names else "float32", arrays[0])
+    return tuple(cast(x, dtype) for x in arrays)
 
 
 def zeros(shape: Shape, dtype: str, like: Any) -> Array:

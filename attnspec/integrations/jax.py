@@ -85,6 +85,7 @@ def dot_product_attention(
         raise OptionError(msg)
     floating(query=query, key=key, value=value)
     q, k, v = (heads_first(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
+    _of_one_batch(query, key, value)
     rules: list[Mask] = [] if mask is None else [as_mask(mask)]
     if is_causal:
         rules.append(causal())
@@ -92,10 +93,10 @@ def dot_product_attention(
         rules.append(window(*_sides(local_window_size)))
     if query_seq_lengths is not None:
         rows = _compat.namespace(q).arange(q.shape[2], **beside(q))
-        lengths = _lengths("query_seq_lengths", query_seq_lengths, q)
+        lengths = each_length("query_seq_lengths", query_seq_lengths, q)
         rules.append(as_mask((rows < lengths[:, None])[:, None, :, None]))
     if key_value_seq_lengths is not None:
-        rules.append(padding(_lengths("key_value_seq_lengths", key_value_seq_lengths, q)))
+        rules.append(padding(each_length("key_value_seq_lengths", key_value_seq_lengths, q)))
     seen: Any = None
     for rule in rules:
         seen = rule if seen is None else seen & rule
@@ -118,6 +119,17 @@ def _exchanged(x: Array) -> Array:
     return _compat.namespace(x).permute_dims(x, (0, 2, 1, 3))
 
 
+def _of_one_batch(query: Array, key: Array, value: Array) -> None:
+    """Refuse items that would be thrown away, or stand for many."""
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    if len({shape[:-3] for shape in shapes}) > 1:
+        msg = (
+            f"query, key and value have shapes {', '.join(map(str, shapes))}; the same B of all, or none of any, is "
+            "needed. Broadcast them first."
+        )
+        raise ShapeError(msg)
+
+
 def _as_given(out: Array, rank: int) -> Array:
     """(B, H, Q, E) -> (B, Q, H, E), or (Q, H, E)."""
     out = _exchanged(out)
@@ -133,9 +145,12 @@ def _sides(size: int | tuple[int, int]) -> tuple[int, int]:
     raise OptionError(msg)
 
 
-def _lengths(name: str, lengths: Array | Sequence[int], q: Array) -> Array:
-    """Signed integers (B,) beside q."""
+def each_length(name: str, lengths: Array | Sequence[int], q: Array) -> Array:
+    """Signed integers (B,) beside q (B, ...)."""
     ints = checked_ints(name, lengths)
+    if isinstance(ints, int):
+        msg = f"{name}={ints}; (B,) = {(q.shape[0],)} is needed, one length each."
+        raise ShapeError(msg)
     if isinstance(ints, tuple):
         xp = _compat.namespace(q)
         ints = xp.asarray(list(ints), dtype=xp.int32, **beside(q))

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from .._compat import Array, cast, dtype_name
+from .._compat import Array
 from ..attention import attention
 from ..errors import MissingFrameworkError, OptionError, ShapeError
 from ..masks import as_mask, causal
-from ..shapes import floating, named_dtype
+from ..shapes import floating, of_one_dtype
 from .jax import heads_first
 
 _BACKENDS = ("jax", "numpy", "torch")
@@ -50,7 +50,8 @@ def dot_product_attention(
     flash_attention : None or False
         True insists on a kernel that is not attnspec's, and raises.
     attn_logits_soft_cap : float
-        c * tanh(s / c), on every device; Keras has it on TPUs.
+        c * tanh(s / c), on every device, where this function is called. `keras.ops`, within `install` too, refuses it
+        before the call gets here, unless Keras runs on JAX on a TPU.
 
     Returns
     -------
@@ -81,19 +82,11 @@ def dot_product_attention(
         if x.ndim != 4:
             msg = f"{name} has shape {tuple(x.shape)}; (B, rows, heads, width) is needed."
             raise ShapeError(msg)
-    q, k, v = _of_one_dtype(*(heads_first(name, x) for name, x in given.items()))
+    q, k, v = of_one_dtype(*(heads_first(name, x) for name, x in given.items()))
     seen = None if mask is None else as_mask(mask)
     if is_causal:
         seen = causal() if seen is None else causal() & seen
     return heads_first("output", attention(q, k, v, mask=seen, bias=bias, scale=scale, softcap=attn_logits_soft_cap))
-
-
-def _of_one_dtype(*arrays: Array) -> tuple[Array, ...]:
-    names = {dtype_name(x) for x in arrays}
-    if len(names) == 1:
-        return arrays
-    dtype = named_dtype("float64" if "float64" in names else "float32", arrays[0])
-    return tuple(cast(x, dtype) for x in arrays)
 
 
 @contextmanager

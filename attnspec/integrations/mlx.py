@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .._compat import Array
 from ..attention import attention
-from ..errors import OptionError
+from ..errors import DTypeError, OptionError
 from ..masks import causal
 from .torch_inputs import selecting_or_added
 
@@ -50,6 +50,16 @@ def scaled_dot_product_attention(
     >>> scaled_dot_product_attention(q, k, v, scale=0.5, mask="causal")[..., 0].tolist()
     [[[0.5, 1.0]]]
     """
+    for name, x in {"q": q, "k": k, "v": v, "mask": mask, "sinks": sinks}.items():
+        if type(x).__module__.partition(".")[0] == "mlx":
+            msg = (
+                f"{name} is an array of MLX, whose namespace is not that of the standard. Pass numpy.asarray({name}), "
+                "and make mlx.core.array of what comes back; MLX's gradients do not see through that."
+            )
+            raise DTypeError(msg)
+    if scale is None:
+        msg = "scale=None: MLX has no default; a number is needed, such as D**-0.5."
+        raise OptionError(msg)
     if isinstance(mask, str):
         if mask != "causal":
             msg = f'mask={mask!r}: "causal", a boolean or a floating array is needed.'

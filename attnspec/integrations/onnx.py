@@ -20,7 +20,8 @@ from .._compat import Array, cast, namespace
 from ..attention import attention, attention_weights, attention_with_lse
 from ..errors import MissingFrameworkError, OptionError, ShapeError
 from ..masks import as_mask, causal, padding, window
-from .onnx_inputs import bound, cached, each_floating, flag, mask_or_bias, merged, of_one_dtype, split
+from ..shapes import of_one_dtype
+from .onnx_inputs import bound, cached, each_floating, flag, least_dtype, mask_or_bias, merged, split
 from .onnx_layers import (
     LayerNormalizationOutputs,
     layer_normalization_op,
@@ -70,10 +71,11 @@ def attention_op(
         Or (B, Q, H * D), (B, K, G * D), (B, K, G * E) with `q_num_heads` and `kv_num_heads`. V may have a dtype of its
         own.
     attn_mask : boolean or floating array, broadcast from the right to (B, H, Q, K)
-        True = may attend; floats are added to the scores. One with fewer keys leaves the others unseen.
+        True = may attend; floats are added to the scores. One with fewer keys, even one, leaves the others
+        unseen: opsets 24 and 25 say so, and for 23, whose text is silent on it, it is done too.
     past_key, past_value : arrays (B, G, P, D), (B, G, P, E)
         Come before K and V; query i then stands at P + i.
-    nonpad_kv_seqlen : signed integer array (B,)
+    nonpad_kv_seqlen : signed integers (B,), from 0 to K
         Only so many keys are real, and the last query stands at the last of them.
     is_causal, left_window_size, right_window_size
         By where a query stands; a window of -1 is unbounded.
@@ -133,7 +135,7 @@ def attention_op(
         rules.append(padding(nonpad_kv_seqlen))
     seen = reduce(and_, rules) if rules else None
     scale, capped = None if scale is None else float(scale), float(softcap) or None
-    wide_q, wide_k, wide_v = of_one_dtype(softmax_precision, q, k, v)
+    wide_q, wide_k, wide_v = of_one_dtype(q, k, v, least=least_dtype(softmax_precision))
     y = attention(wide_q, wide_k, wide_v, mask=seen, bias=bias, scale=scale, softcap=capped)
     y = cast(y if Q.ndim == 4 else merged(y), Q.dtype)
     match qk_matmul_output_mode:
@@ -206,7 +208,7 @@ def flex_attention_op(
     if not Q.ndim == K.ndim == V.ndim == 4:
         msg = f"Q {tuple(Q.shape)}, K {tuple(K.shape)}, V {tuple(V.shape)}: (batch, heads, length, width) are needed."
         raise ShapeError(msg)
-    q, k, v = of_one_dtype(softmax_precision, Q, K, V)
+    q, k, v = of_one_dtype(Q, K, V, least=least_dtype(softmax_precision))
     scale = None if scale is None else float(scale)
     if score_mod is None:
         return cast(attention(q, k, v, scale=scale), Q.dtype)

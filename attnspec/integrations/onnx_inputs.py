@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from .._compat import FLOATING, Array, cast, dtype_name, namespace
+from .._compat import FLOATING, Array, dtype_name, is_array, namespace
 from ..errors import MaskError, OptionError, ShapeError
-from ..host import beside
-from ..shapes import floating, named_dtype
+from ..host import beside, host_of
+from ..shapes import floating
+from .jax import each_length
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16  # TensorProto.DataType
 
@@ -23,7 +24,7 @@ def split(name: str, x: Array, attribute: str, heads: int | None) -> Array:
     if x.ndim != 3:
         msg = f"{name} has shape {shape}: (batch, heads, length, width) or (batch, length, heads * width) is needed."
         raise ShapeError(msg)
-    if not heads or heads < 0:
+    if type(heads) is not int or heads < 1:
         msg = f"{name} {shape} of rank 3 needs {attribute}, got {heads!r}: into how many heads is {shape[2]} cut?"
         raise OptionError(msg)
     if shape[2] % heads:
@@ -51,11 +52,8 @@ def cached(
     if past_key is not None and lengths is not None:
         msg = "nonpad_kv_seqlen with past_key: it counts the keys of a cache that K already holds. Pass one of the two."
         raise OptionError(msg)
-    if lengths is not None and tuple(lengths.shape) != (q.shape[0],):
-        msg = f"nonpad_kv_seqlen has shape {tuple(lengths.shape)}; (B,) = {(q.shape[0],)} is needed, one length each."
-        raise ShapeError(msg)
     if past_key is None or past_value is None:
-        return k, v, 0 if lengths is None else lengths - q.shape[2]
+        return k, v, 0 if lengths is None else _real_keys(lengths, q, k.shape[2]) - q.shape[2]
     floating(K=k, past_key=past_key)
     floating(V=v, past_value=past_value)
     for name, past, x in (("past_key", past_key, k), ("past_value", past_value, v)):
@@ -67,11 +65,24 @@ def cached(
     return xp.concat([past_key, k], axis=2), xp.concat([past_value, v], axis=2), past_key.shape[2]
 
 
+def _real_keys(lengths: Array, q: Array, K: int) -> Array:
+    """nonpad_kv_seqlen (B,), each from 0 to K where that may be looked at."""
+    lengths = each_length("nonpad_kv_seqlen", lengths, q)
+    xp = namespace(lengths)
+    beyond = xp.logical_or(lengths < 0, lengths > K)
+    if host_of(beyond).concrete(beyond) and xp.any(beyond):
+        msg = f"nonpad_kv_seqlen={lengths}: lengths from 0 to K={K} are needed, the keys that there are."
+        raise OptionError(msg)
+    return lengths
+
+
 def mask_or_bias(attn_mask: Array, K: int) -> tuple[Array | None, Array | None]:
     """`attn_mask` as the one or the other, filled up to K keys."""
-    boolean = dtype_name(attn_mask) == "bool"
-    if not boolean and dtype_name(attn_mask) not in FLOATING:
-        msg = f"attn_mask has dtype {dtype_name(attn_mask)}; booleans (True = may attend) or floats to add are needed."
+    dtype = dtype_name(attn_mask) if is_array(attn_mask) else None
+    boolean = dtype == "bool"
+    if not boolean and dtype not in FLOATING:
+        got = f"is a {type(attn_mask).__name__}" if dtype is None else f"has dtype {dtype}"
+        msg = f"attn_mask {got}; an array of booleans (True = may attend) or of floats to add is needed."
         raise MaskError(msg)
     xp = namespace(attn_mask)
     short = K - attn_mask.shape[-1] if attn_mask.ndim else 0
@@ -90,10 +101,10 @@ def flag(name: str, x: int) -> bool:
 
 
 def bound(name: str, size: int) -> int | None:
-    if size < -1:
-        msg = f"{name}={size!r}: a count of keys >= 0 is needed, or -1 for unbounded."
+    if type(size) is not int or size < -1:
+        msg = f"{name}={size!r}: a whole number of keys >= 0 is needed, or -1 for unbounded."
         raise OptionError(msg)
-    return None if size == -1 else int(size)
+    return None if size == -1 else size
 
 
 def each_floating(**arrays: Array) -> None:
@@ -102,15 +113,11 @@ def each_floating(**arrays: Array) -> None:
         floating(**{name: x})
 
 
-def of_one_dtype(softmax_precision: int | None, *arrays: Array) -> list[Array]:
-    """The arrays in the widest of their dtypes, in float64 if the softmax is to be computed so."""
+def least_dtype(softmax_precision: int | None) -> str | None:
+    """What the softmax is to be computed in at least, where that is more than the inputs may be."""
     if softmax_precision not in (None, FLOAT, FLOAT16, DOUBLE, BFLOAT16):
         msg = (
             f"softmax_precision={softmax_precision!r}: 1 (FLOAT), 10 (FLOAT16), 11 (DOUBLE) or 16 (BFLOAT16) is needed."
         )
         raise OptionError(msg)
-    names = {dtype_name(x) for x in arrays} | ({"float64"} if softmax_precision == DOUBLE else set())
-    if len(names) == 1:
-        return list(arrays)
-    wide = named_dtype("float64" if "float64" in names else "float32", arrays[0])
-    return [cast(x, wide) for x in arrays]
+    return "float64" if softmax_precision == DOUBLE else None

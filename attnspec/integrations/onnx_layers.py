@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._compat import Array, cast, namespace, widened
-from ..errors import OptionError, ShapeError
+from .._compat import SIGNED, Array, cast, dtype_name, is_array, namespace, widened
+from ..errors import DTypeError, OptionError, ShapeError
 from ..host import host_of
 from ..norm import layer_norm, rms_norm
 from ..rotary import turned_by
@@ -102,6 +102,7 @@ def _rows(X: Array, axis: int, stash_type: int) -> tuple[Array, int]:
 
 def _flat(name: str, x: Array, X: Array, kept: int) -> Array:
     """A gain or an offset as one row."""
+    floating(**{name: x})
     normalised = tuple(X.shape[kept:])
     if not broadcasts_to(x.shape, normalised):
         msg = f"{name} has shape {tuple(x.shape)}, which does not broadcast to the normalised axes {normalised} of X."
@@ -126,8 +127,8 @@ def rotary_embedding_op(
     ----------
     X : floating array (B, H, Q, D), or (B, Q, H * D) with `num_heads`
     cos_cache, sin_cache : floating arrays (P, W/2), or (B, Q, W/2) without `position_ids`
-    position_ids : integer array (B, Q)
-        Rows of the caches.
+    position_ids : signed integer array (B, Q)
+        Rows of the caches, from 0.
     interleaved : 0 or 1
         Component n pairs with n + W/2, or 2 n with 2 n + 1.
     rotary_embedding_dim : int
@@ -154,7 +155,7 @@ def rotary_embedding_op(
     floating(X=X, cos_cache=cos_cache, sin_cache=sin_cache)
     x = split("X", X, "num_heads", num_heads)
     width = rotary_embedding_dim or x.shape[3]
-    if width % 2 or not 0 < width <= x.shape[3]:
+    if type(width) is not int or width % 2 or not 0 < width <= x.shape[3]:
         msg = f"rotary_embedding_dim={width!r} for D={x.shape[3]}: an even number up to D is needed."
         raise OptionError(msg)
     cos, sin = (
@@ -174,8 +175,20 @@ def _angles(name: str, cache: Array, position_ids: Array | None, target: tuple[i
         msg = f"{name} has shape {shape}; {needed} is needed."
         raise ShapeError(msg)
     if position_ids is not None:
-        if tuple(position_ids.shape) != target[:2]:
-            msg = f"position_ids have shape {tuple(position_ids.shape)}; (B, Q) = {target[:2]} is needed."
-            raise ShapeError(msg)
+        _check_positions(position_ids, target[:2])
+        beyond = xp.logical_or(position_ids < 0, position_ids >= shape[0])
+        if host_of(beyond).concrete(beyond) and xp.any(beyond):
+            msg = f"{name} has positions 0 to {shape[0] - 1}; position_ids={position_ids} ask for others."
+            raise OptionError(msg)
         cache = xp.reshape(xp.take(cache, xp.reshape(position_ids, (-1,)), axis=0), target)
     return widened(cache)[:, None, ...]
+
+
+def _check_positions(position_ids: Array, rows: tuple[int, int]) -> None:
+    if not is_array(position_ids) or dtype_name(position_ids) not in SIGNED:
+        kind = dtype_name(position_ids) if is_array(position_ids) else type(position_ids).__name__
+        msg = f"position_ids are of type {kind}; a signed integer array (B, Q) = {rows} is needed."
+        raise DTypeError(msg)
+    if tuple(position_ids.shape) != rows:
+        msg = f"position_ids have shape {tuple(position_ids.shape)}; (B, Q) = {rows} is needed."
+        raise ShapeError(msg)

@@ -222,16 +222,16 @@ def multi_head_attention_forward(
     check_widths(query, key, value, w, M, H)
     check_after_projection(query, out_proj_weight, out_proj_bias, bias_k, bias_v, M)
     dropped = _dropout(dropout_p, rng) if training else None
-    batched, K = query.ndim == 3, key.shape[0] if static_k is None else static_k.shape[1]
-    more = int(bias_k is not None) + int(add_zero_attn)
-    mask, bias = hiding(attn_mask, key_padding_mask, (*query.shape[1:-1], H, query.shape[0], K), more)
-    if is_causal:
-        seen = causal() | ~padding(K) if more else causal()
-        mask = seen if mask is None else seen & mask
+    batched, more = query.ndim == 3, int(bias_k is not None) + int(add_zero_attn)
     with host_of(query).scope():
         x = [batch_first(a) if batched else a for a in (query, key, value)]
         q, k, v = (into(a, of, to, H) for a, of, to in zip(x, w, b, strict=True))
         k, v = replaced(k, static_k, "static_k"), replaced(v, static_v, "static_v")
+        K = k.shape[-2]
+        mask, bias = hiding(attn_mask, key_padding_mask, (*query.shape[1:-1], H, query.shape[0], K), more)
+        if is_causal:
+            seen = causal() | ~padding(K) if more else causal()
+            mask = seen if mask is None else seen & mask
         if bias_k is not None:
             k, v = appended(k, bias_k), appended(v, bias_v)
         if add_zero_attn:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._compat import FLOATING, Array, dtype_name, is_array, namespace
-from ..errors import OptionError, ShapeError
+from ..errors import DTypeError, OptionError, ShapeError
 from ..host import beside
 from ..linear import into_heads
 from ..masks import Mask, as_mask
@@ -109,6 +109,10 @@ def hiding(
     attn_mask: Array | None, key_padding_mask: Array | None, scores: Shape, more: int
 ) -> tuple[Mask | None, Bias | None]:
     """(mask, bias) of masks in which True = hidden from `scores` (..., H, Q, K), with `more` keys behind for all."""
+    for name, x in given(attn_mask=attn_mask, key_padding_mask=key_padding_mask).items():
+        if not is_array(x):
+            msg = f"{name} is a {type(x).__name__}; a boolean or floating array is needed. Make one with `asarray`."
+            raise DTypeError(msg)
     *lead, H, Q, K = scores
     pairs = (Q, K) if attn_mask is None or attn_mask.ndim == 2 else (math.prod(lead) * H, Q, K)
     expect("attn_mask", attn_mask, pairs, "(Q, K) or (B * H, Q, K)")

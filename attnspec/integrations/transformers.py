@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Literal
 
-from .._compat import Array, dtype_name, is_array, namespace
+from .._compat import Array, cast, dtype_name, is_array, namespace
 from ..attention import attention, attention_weights
 from ..errors import MissingFrameworkError, OptionError, ShapeError
 from ..masks import Mask, window
 from ..random import wrap
 from ..request import Dropout
+from ..shapes import of_one_dtype
 from ..terms import Bias, as_bias
 from .transformers_masks import RuleMask, RuleMasks
 
@@ -104,6 +105,7 @@ def attend(
         The layer; read are `training`, and `is_causal` where the argument of that name is None.
     query : tensor (B, H, Q, D)
     key, value : tensors (B, G, K, D), (B, G, K, E)
+        Of several dtypes, as under autocast: computed in the widest.
     attention_mask
         What the registered mask function gave, or a tensor broadcastable to (B, H, Q, K): boolean, True = may attend,
         or floating, added, where transformers writes the most negative number of the dtype for "may not". None is
@@ -123,7 +125,9 @@ def attend(
     Returns
     -------
     out : tensor (B, Q, H, E)
+        In the dtype of the values.
     weights : tensor (B, H, Q, K) or None
+        In the dtype of the queries.
 
     Raises
     ------
@@ -136,8 +140,9 @@ def attend(
     if position_bias is not None:
         bias = position_bias if bias is None else as_bias(position_bias) + bias
     meant: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scaling, "softcap": softcap, "sink": s_aux}
-    out = attention(query, key, value, **meant, dropout=_drawn_dropout(module, dropout, query))
-    weights = attention_weights(query, key, **meant) if output_attentions else None
+    q, k, v = of_one_dtype(query, key, value)
+    out = cast(attention(q, k, v, **meant, dropout=_drawn_dropout(module, dropout, query)), value.dtype)
+    weights = cast(attention_weights(q, k, **meant), query.dtype) if output_attentions else None
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -202,5 +207,4 @@ def _drawn_dropout(module: Any, rate: float, query: Array) -> Dropout | None:
     if not module.training or rate == 0:
         return None
     xp = namespace(query)
-    words = xp.empty(2, dtype=xp.int32, device=query.device)
-    return Dropout(rate, wrap(words.random_(-(2**31), 2**31)))
+    return Dropout(rate, wrap(xp.randint(-(2**31), 2**31, (2,), dtype=xp.int32, device=query.device)))

@@ -13,5 +13,13 @@ class Case:
     name: str
     check: Callable[[], None] = field(repr=False)
 
+    def fails(self) -> bool:
+        """Whether the answer is not the wanted one."""
+        try:
+            self.check()
+        except AssertionError:
+            return True
+        return False
+
     def __str__(self) -> str:
         return self.name

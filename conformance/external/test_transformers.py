@@ -74,6 +74,19 @@ def test_half_precision_errs_at_most_twice_as_much_as_eager_attention(family, dt
     assert (got - truth).abs().max() <= 2 * error
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-oss"])
+@pytest.mark.parametrize("masks", families.MASKS)
+def test_autocast_errs_at_most_twice_as_much_as_with_eager_attention(family, masks):
+    """Rotary positions and norms leave queries and keys in float32, projections give values in bfloat16."""
+    integration.register(f"attnspec-{masks}", masks=masks)
+    made, inputs, rows = families._made(family, "float32")
+    truth = families._eager(family, "float32")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        own, got = (attending(made, name)(**inputs).last_hidden_state[rows] for name in ("eager", f"attnspec-{masks}"))
+    assert got.dtype == own.dtype
+    assert (got - truth).abs().max() <= 2 * (own - truth).abs().max()
+
+
 def test_the_example_of_register_runs(tmp_path):
     made, inputs, rows = families._made("llama", "float32")
     attending(made, "eager").save_pretrained(tmp_path)

@@ -80,6 +80,17 @@ def test_the_most_negative_number_of_a_mask_masks(dtype):
     assert torch.equal(wider, out)
 
 
+@pytest.mark.parametrize(("of_q", "of_k", "of_v"), [(32, 32, 16), (16, 32, 16), (16, 16, 32), (64, 32, 32)])
+def test_mixed_dtypes_are_computed_in_the_widest_and_give_that_of_the_values(of_q, of_k, of_v):
+    of_bits = {16: torch.bfloat16, 32: torch.float32, 64: torch.float64}
+    given = [x.to(of_bits[bits]) for x, bits in zip(arrays(), (of_q, of_k, of_v), strict=True)]
+    sink = torch.linspace(-1, 1, H)
+    out, weights = attend(layer(), *given, None, s_aux=sink, output_attentions=True)
+    q, k, v = (x.to(of_bits[max(of_q, of_k, of_v)]) for x in given)
+    assert torch.equal(out.transpose(1, 2), attnspec.attention(q, k, v, sink=sink).to(of_bits[of_v]))
+    assert torch.equal(weights, attnspec.attention_weights(q, k, sink=sink).to(of_bits[of_q]))
+
+
 def test_any_other_number_of_a_mask_is_added():
     given = torch.full((B, 1, Q, K), -2.0, dtype=torch.float64)
     given[..., 0] = 1.0
@@ -210,7 +221,8 @@ def test_dropout_drops_its_share_of_the_weights_and_scales_the_rest():
 def gradients(made, inputs):
     made.zero_grad()
     out = made(**inputs, use_cache=False).last_hidden_state[inputs["attention_mask"]]
-    out.square().sum().backward()
+    # Of the squares it would be next to nothing: the last norm keeps their sum what it is.
+    (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(4)).to(out)).sum().backward()
     return [out.detach(), *(p.grad for p in made.parameters() if p.grad is not None)]
 
 
@@ -254,11 +266,18 @@ def test_a_checkpointed_layer_drops_the_same_weights_again(masks, use_reentrant)
     assert not torch.equal(gradients(made, inputs)[0], wanted[0])
 
 
-def test_a_compiled_model_without_breaks_is_the_model():
+# torch's own, from the recording of any function that has a derivative of its own.
+@pytest.mark.filterwarnings("default:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("dropped", [0.0, 0.3], ids=["plain", "training with dropout"])
+def test_a_compiled_model_without_breaks_is_the_model(dropped):
     integration.register("attnspec-arrays", masks="arrays")
-    made = attending(model("LlamaModel", dict(GROUPED, num_hidden_layers=1), torch.float64), "attnspec-arrays")
+    options = dict(GROUPED, num_hidden_layers=1, attention_dropout=dropped)
+    made = attending(model("LlamaModel", options, torch.float64), "attnspec-arrays").train(dropped > 0)
     inputs = {"input_ids": tokens(3, 11), "attention_mask": torch.arange(11) < torch.tensor([[11], [7], [9]])}
     compiled = torch.compile(made, backend="eager", fullgraph=True)
-    with torch.no_grad():
-        wanted, got = (m(**inputs, use_cache=False).last_hidden_state for m in (made, compiled))
-    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+    found = []
+    for m in (made, compiled):
+        torch.manual_seed(1)
+        found.append(gradients(m, inputs))
+    for got, wanted in zip(*reversed(found), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)

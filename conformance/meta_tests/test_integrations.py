@@ -203,7 +203,9 @@ class TestTorchMultiHead:
             ({"attn_mask": np.zeros((B, Q, K), bool)}, ShapeError), ({"attn_mask": np.zeros((Q, K), int)}, MaskError),
             ({"key_padding_mask": np.zeros((K, B), bool)}, ShapeError), ({"static_k": draw(H, 7, 2)}, ShapeError),
             ({"bias_k": draw(1, 1, 6), "bias_v": draw(1, 1, 12)}, ShapeError),
-            ({"x": np.zeros((Q, B, 12), int)}, DTypeError),
+            ({"x": np.zeros((Q, B, 12), int)}, DTypeError), ({"attn_mask": [[False] * K] * Q}, DTypeError),
+            ({"key_padding_mask": attnspec.padding(3)}, DTypeError), ({"static_k": [[[0.0, 1.0]]]}, DTypeError),
+            ({"static_k": np.zeros(3)}, ShapeError),
         ],
     )  # fmt: skip
     def test_what_does_not_fit_is_refused(self, wrong, error):
@@ -247,12 +249,19 @@ class TestJax:
         [
             ({"implementation": "cudnn"}, OptionError), ({"local_window_size": (1, 2, 3)}, OptionError),
             ({"query_seq_lengths": np.asarray([1, 2])}, ShapeError), ({"key_value_seq_lengths": "7"}, DTypeError),
-            ({"mask": np.ones((Q, K))}, MaskError),
+            ({"mask": np.ones((Q, K))}, MaskError), ({"key_value_seq_lengths": 3}, ShapeError),
         ],
     )  # fmt: skip
     def test_what_means_nothing_is_refused(self, wrong, error):
         with pytest.raises(error):
             jax.dot_product_attention(*turned(*heads()), **wrong)
+
+    @pytest.mark.parametrize("of", [(None, B, B), (B, None, None), (1, B, B), (B, 1, B), (B, B, 1)], ids=str)
+    def test_one_batch_for_all_or_for_none(self, of):
+        """An item that is not asked for would be thrown away, or one would stand for many."""
+        given = [x[0] if n is None else x[:n] for n, x in zip(of, turned(*heads()), strict=True)]
+        with pytest.raises(ShapeError, match="the same B"):
+            jax.dot_product_attention(*given)
 
 
 class TestKeras:
@@ -288,6 +297,17 @@ class TestMlx:
         sinks = draw(H)
         same(mlx.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask, sinks=sinks),
              attnspec.attention(q, k, v, scale=0.3, sink=sinks, **{option: mask}))  # fmt: skip
+
+    def test_there_is_no_default_of_the_scale(self):
+        with pytest.raises(OptionError, match="scale=None"):
+            mlx.scaled_dot_product_attention(*heads(), scale=None)
+
+    @pytest.mark.parametrize("name", ["q", "k", "v", "mask", "sinks"])
+    def test_the_arrays_of_mlx_are_shown_the_way_round(self, name):
+        theirs = type("array", (), {"__module__": "mlx.core", "shape": (), "ndim": 0, "dtype": "mlx.core.float32"})()
+        given = dict(zip("qkv", heads(), strict=True)) | {name: theirs}
+        with pytest.raises(DTypeError, match=rf"^{name} is an array of MLX.*numpy\.asarray.*mlx\.core\.array"):
+            mlx.scaled_dot_product_attention(**given, scale=1.0)
 
     def test_another_name_of_a_mask_is_refused(self):
         with pytest.raises(OptionError, match="'full'"):

@@ -74,6 +74,11 @@ def test_what_is_hidden_cannot_be_observed(hides):
         np.testing.assert_array_equal(found.qk_matmul_output, clean.qk_matmul_output)
 
 
+def test_lengths_may_be_listed():
+    found = attention_op(*q_k_v(), nonpad_kv_seqlen=LENGTHS.tolist(), is_causal=1)
+    np.testing.assert_array_equal(found.Y, attnspec.attention(*q_k_v(), mask=visible()))
+
+
 def test_negative_scales_and_0_are_scales_and_a_softcap_of_0_is_none():
     q, k, v = q_k_v()
     for scale in (np.float32(-0.7), 0.0):
@@ -186,8 +191,13 @@ LENGTH = {"nonpad_kv_seqlen": np.asarray([1, 2])}
         ),
         (q_k_v(), {"nonpad_kv_seqlen": np.asarray([1])}, errors.ShapeError, r"nonpad_kv_seqlen has shape \(1,\)"),
         (q_k_v(), {"nonpad_kv_seqlen": np.asarray([1.0, 2.0])}, errors.DTypeError, "signed integer"),
+        (q_k_v(), {"nonpad_kv_seqlen": [1.0, 2.0]}, errors.DTypeError, "signed integer"),
+        (q_k_v(), {"nonpad_kv_seqlen": 3}, errors.ShapeError, "nonpad_kv_seqlen=3"),
+        (q_k_v(), {"nonpad_kv_seqlen": np.asarray([K + 1, 2])}, errors.OptionError, "from 0 to K=5"),
+        (q_k_v(), {"nonpad_kv_seqlen": np.asarray([1, -1])}, errors.OptionError, "from 0 to K=5"),
         (FLAT, {}, errors.OptionError, "needs q_num_heads, got None"),
         (FLAT, {"q_num_heads": 6}, errors.OptionError, "needs kv_num_heads, got None"),
+        (FLAT, {"q_num_heads": 3.0}, errors.OptionError, "needs q_num_heads, got 3.0"),
         (FLAT, {"q_num_heads": 5, "kv_num_heads": 3}, errors.ShapeError, "12 is no multiple of 5"),
         (FLAT, {"q_num_heads": 4, "kv_num_heads": 6}, errors.ShapeError, "equal widths"),
         ((made(B, 4, Q, D), *q_k_v()[1:]), {}, errors.ShapeError, "multiple of key/value heads"),
@@ -197,9 +207,11 @@ LENGTH = {"nonpad_kv_seqlen": np.asarray([1, 2])}
         ([x.astype("int64") for x in q_k_v()], {}, errors.DTypeError, "Q has dtype int64"),
         ([[1.0]] * 3, {}, errors.DTypeError, "Q is a list"),
         (q_k_v(), {"attn_mask": np.ones((Q, K), "int32")}, errors.MaskError, "attn_mask has dtype int32"),
+        (q_k_v(), {"attn_mask": [[0.5] * K] * Q}, errors.MaskError, "attn_mask is a list"),
         (q_k_v(), {"attn_mask": np.ones((Q + 1, K), "bool")}, errors.ShapeError, "does not broadcast"),
         (q_k_v(), {"is_causal": 2}, errors.OptionError, "is_causal=2"),
         (q_k_v(), {"left_window_size": -2}, errors.OptionError, "left_window_size=-2"),
+        (q_k_v(), {"left_window_size": 1.5}, errors.OptionError, "left_window_size=1.5"),
         (q_k_v(), {"qk_matmul_output_mode": 4}, errors.OptionError, "qk_matmul_output_mode=4"),
         (q_k_v(), {"softmax_precision": 7}, errors.OptionError, "softmax_precision=7"),
         (q_k_v(), {"softcap": -1.0}, errors.OptionError, "softcap=-1"),
@@ -219,6 +231,8 @@ def test_attention_says_what_it_refuses(inputs, options, error, says):
         (lambda: layer_normalization_op(made(2, 3), made(3), axis=2), errors.OptionError, "axis=2"),
         (lambda: layer_normalization_op(made(2, 3), made(2, 1)), errors.ShapeError, r"Scale has shape \(2, 1\)"),
         (lambda: layer_normalization_op(made(2, 3), made(3), made(4)), errors.ShapeError, r"B has shape \(4,\)"),
+        (lambda: layer_normalization_op(made(2, 3), [1.0] * 3), errors.DTypeError, "Scale is a list"),
+        (lambda: layer_normalization_op(made(2, 3), made(3), [0.0] * 3), errors.DTypeError, "B is a list"),
         (lambda: rms_normalization_op(made(2, 3), made(3), stash_type=10), errors.OptionError, "stash_type=10"),
         (lambda: rms_normalization_op(made(2, 3), made(3), epsilon=-1.0), errors.OptionError, "eps=-1"),
         (lambda: rotary_embedding_op(FLAT[0], made(9, 1), made(9, 1)), errors.OptionError, "needs num_heads"),
@@ -236,6 +250,24 @@ def test_attention_says_what_it_refuses(inputs, options, error, says):
             lambda: rotary_embedding_op(q_k_v()[2], made(9, 4), made(9, 4), np.zeros(K, "int64")),
             errors.ShapeError,
             "position_ids have shape",
+        ),
+        (
+            lambda: rotary_embedding_op(q_k_v()[2], made(9, 4), made(9, 4), [[0] * K] * B),
+            errors.DTypeError,
+            "position_ids are of type list",
+        ),
+        (
+            lambda: rotary_embedding_op(q_k_v()[2], made(9, 4), made(9, 4), np.zeros((B, K))),
+            errors.DTypeError,
+            "position_ids are of type float64",
+        ),
+        *(
+            (
+                lambda wrong=wrong: rotary_embedding_op(q_k_v()[2], made(9, 4), made(9, 4), np.full((B, K), wrong)),
+                errors.OptionError,
+                "cos_cache has positions 0 to 8",
+            )
+            for wrong in (-1, 9)
         ),
         (
             lambda: rotary_embedding_op(q_k_v()[2], made(B, K, 4), made(B, K, 4), rotary_embedding_dim=3),
