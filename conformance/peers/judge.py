@@ -40,7 +40,9 @@ def main() -> int:
     chosen = [peer for peer in peers(options.library) if not options.peer or peer.name in options.peer]
     into = options.into.resolve()
     os.chdir(HERE / options.library)
-    sys.path.insert(0, os.getcwd())
+    # Away from the folders of libraries, which bear their names, and to what the subjects share.
+    elsewhere = [path for path in sys.path if Path(path).resolve() != HERE]
+    sys.path[:] = [os.getcwd(), str(HERE / "shared"), *elsewhere]
     claims = [claim for peer in chosen for claim in _judged(peer, into)]
     for claim in claims:
         print(claim, file=sys.stderr)
