@@ -10,6 +10,7 @@ import argparse
 import importlib
 import multiprocessing
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -134,8 +135,9 @@ def page(found: dict[str, list[str]], cases: dict[str, int]) -> str:
 
 
 def _words(name: str) -> str:
-    """MaskAddedAsNumbers -> mask added as numbers."""
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+    """MaskedNaNLeaks -> masked NaN leaks."""
+    parts = re.findall(r"NaN|[A-Z][a-z0-9]*", name)
+    return " ".join(part if part == "NaN" else part.lower() for part in parts)
 
 
 INTRODUCTION = """\
@@ -147,8 +149,9 @@ The {faults} wrong attentions by which attnspec's own suite is judged (`conforma
 implementation with one fault, were put in attnspec's place before the suites of others: as the operator of an ONNX
 model, as PyTorch's function, as the attention of tiny random models, as MLX's function. A suite notices a fault if one
 of its cases fails that the faultless implementation passes. Together the four notice {together}; {alone} are noticed by
-attnspec's laws alone. Most of those break what the other suites do not ask about: gradients, dropout's choice, the
-log-sum-exp, half precision, NaN in what is hidden.
+attnspec's laws alone. Most of those break what the other suites do not ask about: dropout's choice, the log-sum-exp,
+half precision, NaN in what is hidden. Only forward passes are asked of the other suites here, so that what is wrong in
+gradients alone is out of their reach.
 """
 
 if __name__ == "__main__":
