@@ -111,6 +111,9 @@ class _Translated(Operands):
         out, lse = answer if isinstance(answer, tuple) else (answer, None)
         if asked_of(self.call) == "out":
             return self._parted(self._unlaid(out))
+        if lse is None:
+            msg = f"{self.adapter.name} gave None for lse, which it is said to give"
+            raise LookupError(msg)
         lse = self._heads_first(lse)
         return self._parted(self._unlaid(out)), self._parted(lse * math.log(2) if self.adapter.lse == "2" else lse)
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,7 +79,8 @@ def put(trial: Trial, subject: Subject) -> tuple[Verdict, frozenset[str]]:
         raise
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+        where = "/".join(Path(frame.filename).parts[-2:])  # whole, it would put somebody's folders into every report
+        message = f"raised {type(error).__name__}: {error} ({where}:{frame.lineno})"
         return Verdict(False, message, math.inf), frozenset()
     if lacks - MAY_LACK:
         message = f"gives no {', '.join(sorted(lacks - MAY_LACK))}; only {', '.join(MAY_LACK)} may be lacking"
