@@ -19,8 +19,6 @@ from jax import random
 
 from attnspec.integrations import jax as adapter
 
-NAME = "JAX"
-
 B, Q, K, H, D = 2, 96, 128, 4, 32
 GROUPS = (1, 2, 4)
 MASKS = (

@@ -23,8 +23,6 @@ from unittest import mock
 
 import pytest
 
-NAME = "Keras"
-
 BACKENDS = ("numpy", "torch", "jax")
 FILES = (
     "layers/attention/multi_head_attention_test.py",

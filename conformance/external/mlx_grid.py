@@ -16,8 +16,6 @@ from case import Case
 
 from attnspec.integrations import mlx as adapter
 
-NAME = "MLX"
-
 LENGTHS = ((128, 128), (64, 128), (65, 128), (64, 127), (65, 127), (127, 65))
 HEADS = ((8, 8), (8, 2), (8, 1))
 MASKS = ("none", "causal", "bool", "additive")

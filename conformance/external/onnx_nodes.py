@@ -19,7 +19,6 @@ from attnspec._compat import dtype_name
 from attnspec.backend import choose
 from attnspec.host import host_of
 
-NAME = "ONNX"
 DATA_TYPES = ("float16", "bfloat16", "float64")
 
 # ONNX's answers in bfloat16 are rounded at every step, by up to 2.4 units of the last place; torch allows this much.

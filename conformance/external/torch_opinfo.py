@@ -21,8 +21,6 @@ from torch.nn.functional import layer_norm, multi_head_attention_forward, rms_no
 
 from attnspec.integrations import torch as adapter
 
-NAME = "OpInfo"
-
 ATTENTION = "nn.functional.scaled_dot_product_attention"
 MULTI_HEAD = "nn.functional.multi_head_attention_forward"
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

@@ -18,8 +18,6 @@ from transformers_tiny import eager, model, tokens
 from attnspec import alibi, as_mask, causal
 from attnspec.integrations import transformers as integration
 
-NAME = "transformers-alibi"
-
 B, PROMPT, STEP, LAYERS, WIDTH = 3, 9, 2, 2, 48
 # Sequences 1 and 2 begin with padding.
 REAL = torch.arange(PROMPT + STEP) >= torch.tensor([[0], [4], [2]])

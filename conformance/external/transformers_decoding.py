@@ -12,8 +12,6 @@ from transformers_tiny import GROUPED, attending, eager, model, tokens
 
 from attnspec.integrations import transformers as integration
 
-NAME = "transformers-decoding"
-
 B, PROMPT, STEPS = 3, 9, 32
 # Sequences 1 and 2 begin with padding.
 REAL = torch.arange(PROMPT) >= torch.tensor([[0], [4], [2]])

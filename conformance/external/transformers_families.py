@@ -17,8 +17,6 @@ from transformers_tiny import DECODER, GROUPED, attending, eager, model, tokens
 
 from attnspec.integrations import transformers as integration
 
-NAME = "transformers"
-
 # Of the greatest entry of the last hidden state: two layers on amplify the rounding of the attention below.
 TOLERANCE = {"float64": 1e-9, "float32": 3e-5}
 

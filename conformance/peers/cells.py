@@ -19,8 +19,6 @@ from attnspec_conformance.laws import LAWS
 from attnspec_conformance.verdict import Entry, Report
 from catalogue import Choices, Peer
 
-VERDICTS = ("holds", "differs", "fails", "cannot")
-
 
 def cells(
     report: Report,
