@@ -134,3 +134,16 @@ def merged(marks: Iterable[Array], shape: tuple[int, ...]) -> Array:
     """The marks of entries that are made of several."""
     found = reduce(np.maximum, marks)
     return found if found.shape == shape else np.broadcast_to(found, shape)
+
+
+def lifted(*args: Any) -> list[Watched]:
+    """The operands as arrays: Python's numbers in the dtype of the array beside them."""
+    dtypes = [x.value.dtype for x in args if isinstance(x, Watched)]
+    if not dtypes:
+        msg = f"an array beside {args} is needed: Python's numbers alone have no dtype"
+        raise TypeError(msg)
+    common = np.result_type(*dtypes)
+    if common.kind in "iub" and any(isinstance(x, float) for x in args):
+        msg = f"a float beside {common}: the standard leaves open what that gives"
+        raise TypeError(msg)
+    return [x if isinstance(x, Watched) else Watched(np.asarray(x, common), constant=True) for x in args]

@@ -14,7 +14,8 @@ import numpy as np
 from attnspec._compat import FLOATING, dtype_name
 
 from . import exact_arrays as rules
-from .exact_arrays import Watched, fault, merged
+from .exact_arrays import Watched, fault, lifted, merged
+from .exact_moves import broadcast_arrays, moved, places_only, taken, unstack
 from .exact_numbers import LOWEST, differ, flushed, ordered_matmul, ordered_sum, rounded_product
 from .masks import Array
 
@@ -28,19 +29,6 @@ class Elsewhere(NamedTuple):
 
 elsewhere: ContextVar[Elsewhere] = ContextVar("attnspec_conformance.elsewhere")
 _OFF = {"float64": 2.0**-46, "float32": 2.0**-17}
-
-
-def lifted(*args: Any) -> list[Watched]:
-    """The operands as arrays: Python's numbers in the dtype of the array beside them."""
-    dtypes = [x.value.dtype for x in args if isinstance(x, Watched)]
-    if not dtypes:
-        msg = f"an array beside {args} is needed: Python's numbers alone have no dtype"
-        raise TypeError(msg)
-    common = np.result_type(*dtypes)
-    if common.kind in "iub" and any(isinstance(x, float) for x in args):
-        msg = f"a float beside {common}: the standard leaves open what that gives"
-        raise TypeError(msg)
-    return [x if isinstance(x, Watched) else Watched(np.asarray(x, common), constant=True) for x in args]
 
 
 def elementwise(name: str, *operands: Watched) -> Watched:
@@ -256,9 +244,9 @@ def _matmul(a: Any, b: Any) -> Watched:
         msg = f"matrices of {x.value.dtype} and {z.value.dtype}"
         raise TypeError(msg)
     if x.value.ndim == 1:
-        return _moved(partial(np.squeeze, axis=-2), _matmul(_moved(lambda v: v[None, :], x), z))
+        return moved(partial(np.squeeze, axis=-2), _matmul(moved(lambda v: v[None, :], x), z))
     if z.value.ndim == 1:
-        return _moved(partial(np.squeeze, axis=-1), _matmul(x, _moved(lambda v: v[:, None], z)))
+        return moved(partial(np.squeeze, axis=-1), _matmul(x, moved(lambda v: v[:, None], z)))
     value = _met(np.asarray(xp.matmul(_met(x.value), _met(z.value))))
     hint, faults = (
         np.maximum(np.max(p, axis=-1, keepdims=True, initial=0), np.max(q, axis=-2, keepdims=True, initial=0))
@@ -272,59 +260,13 @@ def _matmul(a: Any, b: Any) -> Watched:
 
 def _tensordot(a: Watched, b: Watched, *, axes: int = 2) -> Watched:
     outer, inner = a.value.shape[: a.value.ndim - axes], b.value.shape[axes:]
-    rows = _moved(lambda v: np.reshape(v, (*(() if outer == () else (int(np.prod(outer)),)), -1)), a)
-    columns = _moved(lambda v: np.reshape(v, (-1, *(() if inner == () else (int(np.prod(inner)),)))), b)
-    return _moved(lambda v: np.reshape(v, (*outer, *inner)), _matmul(rows, columns))
+    rows = moved(lambda v: np.reshape(v, (*(() if outer == () else (int(np.prod(outer)),)), -1)), a)
+    columns = moved(lambda v: np.reshape(v, (-1, *(() if inner == () else (int(np.prod(inner)),)))), b)
+    return moved(lambda v: np.reshape(v, (*outer, *inner)), _matmul(rows, columns))
 
 
 def _vecdot(a: Watched, b: Watched, *, axis: int = -1) -> Watched:
     return _sum(_product(a, b), axis=axis)
-
-
-def _moved(move: Callable[..., Any], *arrays: Watched) -> Watched:
-    """Numbers in other places; `move` does it to the numbers and to each of their marks."""
-    names = ("value", "loose", "hint", "fault")
-    value, loose, hint, fault = (np.asarray(move(*(getattr(x, name) for x in arrays))) for name in names)
-    return Watched(value, loose, hint, fault, all(x.constant for x in arrays))
-
-
-def getitem(x: Watched, index: Any) -> Watched:
-    """x[index]; an index may hold an array of integers."""
-    parts = index if isinstance(index, tuple) else (index,)
-    plain = tuple(i.value if isinstance(i, Watched) else i for i in parts)
-    y = _moved(lambda v: v[plain], x)
-    arrays = [i for i in parts if isinstance(i, Watched)]
-    y = replace(y, constant=x.constant and all(i.constant for i in arrays))
-    return y.at_fault(np.full(y.value.shape, any(np.any(i.fault) for i in arrays)), rules.RANGE)
-
-
-def _places_only(name: str, x: Any, *args: Any, **options: Any) -> Any:
-    arrays = list(x) if isinstance(x, list | tuple) else [x]
-    function = getattr(xp, name)
-    if isinstance(x, list | tuple):
-        return _moved(lambda *v: function(list(v), *args, **options), *lifted(*arrays))
-    return _moved(lambda v: function(v, *args, **options), x)
-
-
-def _taken(name: str, x: Watched, indices: Watched, *, axis: int = -1) -> Watched:
-    """`take`, `take_along_axis`."""
-    n = x.value.shape[axis]
-    outside = (indices.value < 0) | (indices.value >= n)
-    index = np.clip(indices.value, 0, max(0, n - 1))
-    y = _moved(lambda v: getattr(xp, name)(v, index, axis=axis), x)
-    of_index = indices.at_fault(outside, rules.RANGE).fault
-    if name == "take":
-        of_index = np.reshape(of_index, (-1, *(1,) * (x.value.ndim - 1 - axis % x.value.ndim)))
-    return replace(y, fault=np.maximum(y.fault, of_index), constant=x.constant and indices.constant)
-
-
-def _unstack(x: Watched, *, axis: int = 0) -> tuple[Watched, ...]:
-    return tuple(_moved(lambda v, n=n: np.take(v, n, axis=axis), x) for n in range(x.value.shape[axis]))
-
-
-def _broadcast_arrays(*arrays: Watched) -> list[Watched]:
-    shape = np.broadcast_shapes(*(x.value.shape for x in arrays))
-    return [_moved(partial(np.broadcast_to, shape=shape), x) for x in arrays]
 
 
 def _creation(name: str, *args: Any, **options: Any) -> Watched:
@@ -371,12 +313,12 @@ RULES: dict[str, Callable[..., Any]] = {
     "tensordot": _tensordot,
     "vecdot": _vecdot,
     **_rules(
-        _places_only,
+        places_only,
         "reshape permute_dims matrix_transpose moveaxis expand_dims squeeze broadcast_to flip roll repeat tile tril "
         "triu concat stack",
     ),
-    **_rules(_taken, "take take_along_axis"),
-    "unstack": _unstack,
-    "broadcast_arrays": _broadcast_arrays,
+    **_rules(taken, "take take_along_axis"),
+    "unstack": unstack,
+    "broadcast_arrays": broadcast_arrays,
     **_rules(_creation, "asarray zeros ones full empty arange linspace eye zeros_like ones_like full_like empty_like"),
 }

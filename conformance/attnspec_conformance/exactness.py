@@ -30,7 +30,8 @@ from attnspec.host import host_of, install
 from attnspec.struct import arrays_in, with_arrays
 
 from .exact_arrays import LIBRARY, SUBNORMAL, NotIdenticalError, Watched
-from .exact_operations import RULES, Elsewhere, elsewhere, getitem
+from .exact_moves import getitem
+from .exact_operations import RULES, Elsewhere, elsewhere
 from .masks import Array
 
 __all__ = ["NotIdenticalError", "Watched", "guarded"]
