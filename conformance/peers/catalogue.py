@@ -1,7 +1,7 @@
 """Whose attention is judged: a folder for each library, with what it is asked through and what it promises.
 
-`<library>/peers.toml` describes the peers of one library, `<library>/constraints.txt` pins its environment, and
-`<library>/<library>_subjects.py` has the subjects. `choices.toml` names what is attnspec's own choice.
+`libraries/<library>/peers.toml` describes the peers of one library, `constraints.txt` beside it pins its environment,
+and `<library>_subjects.py` has the subjects. `choices.toml` names what is attnspec's own choice.
 
     ["torch.sdpa"]                       # what tables and commands call the peer
     title = "torch.nn.functional.scaled_dot_product_attention"
@@ -28,6 +28,8 @@ from attnspec_conformance.drawn import drawn_laws
 from attnspec_conformance.laws import LAWS
 
 HERE = Path(__file__).parent
+# A level down, since the names of its folders would be taken for the libraries where those are not installed.
+LIBRARIES = HERE / "libraries"
 NAMES = {*CLAUSES, *LAWS, *(law.name for law in drawn_laws(0, 1))}
 
 
@@ -47,12 +49,12 @@ class Peer:
 
 def libraries() -> list[str]:
     """The folders that describe peers."""
-    return sorted(path.parent.name for path in HERE.glob("*/peers.toml"))
+    return sorted(path.parent.name for path in LIBRARIES.glob("*/peers.toml"))
 
 
 def peers(library: str) -> list[Peer]:
     """The peers of a library, in the order of its file. Raises ValueError where the file cannot be meant so."""
-    path = HERE / library / "peers.toml"
+    path = LIBRARIES / library / "peers.toml"
     entries = tomllib.loads(path.read_text("utf-8"))
     return [_peer(path, library, name, dict(entry)) for name, entry in entries.items()]
 

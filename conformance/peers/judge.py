@@ -21,7 +21,7 @@ from attnspec_conformance.drawn import drawn_laws
 from attnspec_conformance.laws import LAWS
 from attnspec_conformance.reports.reproduction import of_trial
 from attnspec_conformance.verdict import Entry, judge_all
-from catalogue import HERE, Peer, choices, libraries, peers
+from catalogue import HERE, LIBRARIES, Peer, choices, libraries, peers
 from cells import about_rows, cells, stale
 from choosing import SetRight, left, results_of
 from rich.progress import Progress, TextColumn
@@ -39,10 +39,8 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [peer for peer in peers(options.library) if not options.peer or peer.name in options.peer]
     into = options.into.resolve()
-    os.chdir(HERE / options.library)
-    # Away from the folders of libraries, which bear their names, and to what the subjects share.
-    elsewhere = [path for path in sys.path if Path(path).resolve() != HERE]
-    sys.path[:] = [os.getcwd(), str(HERE / "shared"), *elsewhere]
+    os.chdir(LIBRARIES / options.library)
+    sys.path.insert(0, os.getcwd())
     claims = [claim for peer in chosen for claim in _judged(peer, into)]
     for claim in claims:
         print(claim, file=sys.stderr)

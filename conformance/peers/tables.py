@@ -133,9 +133,9 @@ of [the suite](judge.md). [Reports](reports/index.md) tell the gravest faults wi
 """
 
 FAILS = """\
-For each clause the smallest call found that still shows it. The code runs in `conformance/peers/<library>` with
-`PYTHONPATH=../shared`, in an environment with its `constraints.txt` and attnspec's suite: `.nox/peers-<library>` is
-one."""
+For each clause the smallest call found that still shows it. The code runs in
+`conformance/peers/libraries/<library>` with `PYTHONPATH=../..`, in an environment with its `constraints.txt` and
+attnspec's suite: `.nox/peers-<library>` is one."""
 
 if __name__ == "__main__":
     sys.exit(main())

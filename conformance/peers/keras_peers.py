@@ -1,10 +1,12 @@
-"""Keras's attention, as a function and as a layer on its two paths, on the backend that KERAS_BACKEND names."""
+"""Keras's attention, as a function and as two layers on two paths each, on the backend that KERAS_BACKEND names."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -12,7 +14,7 @@ import numpy as np
 from attnspec_conformance import masks
 from attnspec_conformance.adapters import Adapter, Flag, Pairs, Sides
 from attnspec_conformance.trials import Call
-from wrapping import of_one_head, widened, without_width
+from wrapping import of_one_head, widened, without_more_width, without_width
 
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # it logs what it catches, and answers or raises all the same
 
@@ -39,7 +41,7 @@ def layer(backend: str, *capabilities: str) -> Adapter:
     """keras.layers.MultiHeadAttention, on its fused path unless a rate of dropout is given."""
     return Adapter(
         name=f"keras.MultiHeadAttention on {backend}",
-        kernel=_attend,
+        kernel=partial(_attend, _multihead),
         backend=backend,
         capabilities=capabilities,
         layout="BSHD",
@@ -53,13 +55,24 @@ def layer(backend: str, *capabilities: str) -> Adapter:
     )
 
 
-def layer_with_scores(backend: str, *capabilities: str) -> Adapter:
-    """The layer when it is asked for its scores too, which takes the path that dropout takes."""
+def grouped_layer(backend: str, *capabilities: str) -> Adapter:
+    """keras.layers.GroupQueryAttention, on its fused path too."""
     return replace(
         layer(backend, *capabilities),
-        name=f"keras.MultiHeadAttention with scores on {backend}",
-        kernel=lambda *arrays, **named: _attend(*arrays, scores=True, **named)[0],
-        weights=lambda *arrays, **named: _attend(*arrays, scores=True, **named)[1],
+        name=f"keras.GroupQueryAttention on {backend}",
+        kernel=widened(partial(_attend, _grouped)),
+        grouped=True,
+        limits=lambda call: without_more_width(call) or _limits(call),
+    )
+
+
+def with_scores(of_layer: Adapter) -> Adapter:
+    """The layer when it is asked for its scores too, which takes the path that dropout takes."""
+    return replace(
+        of_layer,
+        name=f"{of_layer.name}, with scores",
+        kernel=lambda *arrays, **named: of_layer.kernel(*arrays, scores=True, **named)[0],
+        weights=lambda *arrays, **named: of_layer.kernel(*arrays, scores=True, **named)[1],
     )
 
 
@@ -71,7 +84,16 @@ def _limits(call: Call) -> str | None:
     return of_one_head(call)
 
 
+def _multihead(H: int, G: int, D: int, E: int, **options: Any) -> Any:
+    return keras.layers.MultiHeadAttention(H, D, E, output_shape=H * E, **options)
+
+
+def _grouped(H: int, G: int, D: int, E: int, **options: Any) -> Any:
+    return keras.layers.GroupQueryAttention(D, H, G, **options)
+
+
 def _attend(
+    make: Callable[..., Any],
     q: Any,
     k: Any,
     v: Any,
@@ -83,11 +105,9 @@ def _attend(
     scores: bool = False,
 ) -> Any:
     """(B, S, H, D), given to the layer as (B, S, H * D), with projections that change nothing."""
-    H, D, E, dtype = *q.shape[-2:], v.shape[-1], keras.backend.standardize_dtype(q.dtype)
+    H, G, D, E, dtype = q.shape[-2], *k.shape[-2:], v.shape[-1], keras.backend.standardize_dtype(q.dtype)
     left, right = window
-    attend = keras.layers.MultiHeadAttention(
-        H, D, E, dropout=rate, use_bias=False, output_shape=H * E, sliding_window=left, dtype=dtype
-    )
+    attend = make(H, G, D, E, dropout=rate, use_bias=False, sliding_window=left, dtype=dtype)
     q, k, v = (keras.ops.reshape(x, (*x.shape[:2], x.shape[2] * x.shape[3])) for x in (q, k, v))
     attend.build(q.shape, v.shape, k.shape)
     attend.set_weights([np.eye(round(math.prod(x.shape) ** 0.5)).reshape(x.shape) for x in attend.weights])

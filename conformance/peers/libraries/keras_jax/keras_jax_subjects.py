@@ -18,4 +18,6 @@ layer = replace(
     kernel=widened(of_heads.kernel),
     limits=lambda call: without_more_width(call) or of_heads.limits(call),
 )
-layer_with_scores = keras_peers.layer_with_scores(*HAS)
+layer_with_scores = keras_peers.with_scores(of_heads)
+grouped_layer = keras_peers.grouped_layer(*HAS)
+grouped_layer_with_scores = keras_peers.with_scores(grouped_layer)

@@ -21,4 +21,6 @@ def _limits(call: Call) -> str | None:
 of_backends = keras_peers.attention(*HAS)
 ops = replace(of_backends, limits=_limits)
 layer = keras_peers.layer(*HAS)
-layer_with_scores = keras_peers.layer_with_scores(*HAS)
+layer_with_scores = keras_peers.with_scores(layer)
+grouped_layer = keras_peers.grouped_layer(*HAS)
+grouped_layer_with_scores = keras_peers.with_scores(grouped_layer)
