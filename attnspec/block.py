@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Unpack
 
 from . import random
@@ -205,4 +206,4 @@ def _for_layer(n: int, residual_dropout: Dropout | None, options: AttentionOptio
 
 def _folded(dropout: Dropout | None, n: int) -> Dropout | None:
     dropout = Dropout.checked(dropout)
-    return None if dropout is None else Dropout(dropout.rate, random.fold_in(dropout.rng, n))
+    return None if dropout is None else replace(dropout, rng=random.fold_in(dropout.rng, n))

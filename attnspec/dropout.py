@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from . import _compat
-from ._compat import Array, unwrapped, widened
-from .host import host_of, on
+from ._compat import Array, Namespace, unwrapped, widened
+from .host import beside, host_of, on
 from .prng import counters, threefry2x32
 from .random import Key, below, bernoulli
 from .request import Dropout, Request
-from .shapes import Span, floating, is_number
+from .shapes import Shape, Span, floating, is_number
 
 
 def dropout(x: Array, rate: float | Array, rng: Key) -> Array:
@@ -44,14 +46,30 @@ def dropout(x: Array, rate: float | Array, rng: Key) -> Array:
     floating(x=x)
     option = Dropout(rate, rng)
     option.check()
+    return dropped(x, option)
+
+
+def dropped(x: Array, option: Dropout) -> Array:
+    """`dropout` by an option that has been checked, of an array or of a part of one."""
     if not option.drops:
         return x
     with host_of(x).scope():
         xp = _compat.namespace(x)
         wide = widened(x)
         kept = wide * kept_scale(option, wide)
-        keep = bernoulli(rng, 1 - unwrapped(rate), x.shape, like=unwrapped(x))
+        keep = _kept(option, unwrapped(x))
         return xp.astype(xp.where(keep, kept, 0.0), x.dtype)
+
+
+def _kept(option: Dropout, like: Array) -> Array:
+    """Which entries of an array stay."""
+    rate = unwrapped(option.rate)
+    if option.whole is None:
+        return bernoulli(option.rng, 1 - rate, like.shape, like=like)
+    xp, place = _compat.namespace(like), beside(like)
+    rows = [xp.arange(n, dtype=xp.int32, **place) for n in like.shape]
+    indices = [_index(xp, n, at) for n, at in zip(rows, option.at, strict=True)]
+    return _draw(xp, replace(option, rate=rate), indices, option.whole)
 
 
 def kept_scale(option: Dropout, like: Array) -> float | Array:
@@ -65,14 +83,28 @@ def kept_scale(option: Dropout, like: Array) -> float | Array:
 
 def keep_tile(option: Dropout, request: Request, q: Span, k: Span) -> Array:
     """Which weights of a tile are kept: a tile of the draw over the whole (..., H, Q, K) of the call (DROPOUT-3)."""
-    xp, shape = request.xp, (request.whole or request.axes).scores
-    place, leading = on(request.device), request.axes.scores[:-2]
+    xp, shape = request.xp, request.axes.scores
+    at, place = option.at or (0,) * len(shape), on(request.device)
     indices = [
-        xp.arange(start, start + n, dtype=xp.int32, **place)[(..., *(None,) * (len(shape) - axis - 1))]
-        for axis, (start, n) in enumerate(zip(request.first or (0,) * len(leading), leading, strict=True))
+        _index(xp, xp.arange(n, dtype=xp.int32, **place), start) for n, start in zip(shape[:-2], at[:-2], strict=True)
     ]
-    indices.append(xp.astype(q.rows(request.q), xp.int32)[:, None])
-    indices.append(xp.astype(k.rows(request.k), xp.int32))
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    words = threefry2x32((option.rng.high, option.rng.low), counters(indices, strides, xp))
+    for span, start in zip((q, k), at[-2:], strict=True):
+        start = span.of(start, -1) if _compat.is_array(start) and start.ndim else start
+        indices.append(_index(xp, xp.astype(span.rows(request.q), xp.int32), start))
+    return _draw(xp, option, indices, option.whole or shape)
+
+
+def _index(xp: Namespace, rows: Array, at: int | Array) -> Array:
+    """Where these rows are in the whole; `at` is the place of the first, or has a place for each."""
+    if isinstance(at, int):
+        return rows + at
+    at = xp.astype(at, xp.int32)
+    return at if at.ndim else rows + at
+
+
+def _draw(xp: Namespace, option: Dropout, indices: Sequence[Array], whole: Shape) -> Array:
+    """The entries with these indices along the axes of the whole."""
+    own = [n[(..., *(None,) * (len(whole) - axis - 1))] for axis, n in enumerate(indices)]
+    strides = [math.prod(whole[axis + 1 :]) for axis in range(len(whole))]
+    words = threefry2x32((option.rng.high, option.rng.low), counters(own, strides, xp))
     return below(xp, words, 1 - option.rate)

@@ -14,7 +14,7 @@ from .parts import Block, part_of
 from .random import Key
 from .rule_arrays import widened_ints
 from .rules import Mask, Rule, as_mask
-from .shapes import Axes, Span, attention_axes, broadcasts_to, floating, is_number, known, number, together
+from .shapes import Axes, Shape, Span, attention_axes, broadcasts_to, floating, is_number, known, number, together
 from .struct import Struct, arrays_in
 from .terms import Bias, Term, as_bias
 
@@ -24,10 +24,17 @@ class Dropout(Struct):
     """Dropout as an argument: the rate, and the key that decides which entries go.
 
     0 <= rate <= 1. There is no training flag: no dropout is `dropout=None`.
+
+    whole, at
+        Where the call is a part of another (a shard, a chunk, a decoding step): the axes (..., H, Q, K) of that, and
+        where this one lies along each of them: the first index, an integer or an integer array without axes; or all
+        indices, an integer array (Q,). So a part drops what the undivided call drops.
     """
 
     rate: float | Array
     rng: Key
+    whole: tuple[int, ...] | None = None
+    at: tuple[int | Array, ...] = ()
 
     def check(self) -> None:
         """Raise unless the rate is a probability and `rng` a key (DROPOUT-1)."""
@@ -37,20 +44,56 @@ class Dropout(Struct):
             raise DTypeError(msg)
 
     @classmethod
-    def checked(cls, dropout: Any) -> Dropout | None:
-        """None, or a Dropout that has passed `check`."""
+    def checked(cls, dropout: Any, shape: Shape | None = None) -> Dropout | None:
+        """None, or a Dropout that has passed `check`; if it is of a whole, one with room for such a shape."""
         if dropout is None:
             return None
         if not isinstance(dropout, cls):
             msg = f"dropout is of type {type(dropout).__name__}; attnspec.Dropout(rate, rng) is needed."
             raise DTypeError(msg)
         dropout.check()
+        if shape is None or (dropout.whole is None and not dropout.at):
+            return dropout
+        if dropout.whole is None or not len(dropout.whole) == len(dropout.at) == len(shape):
+            msg = (
+                f"dropout has whole={dropout.whole} and at={dropout.at}; for a part of shape {shape} ((..., H, Q, K) "
+                f"in attention) both need an entry for each of its {len(shape)} axes."
+            )
+            raise ShapeError(msg)
+        for axis, (total, start, n) in enumerate(zip(dropout.whole, dropout.at, shape, strict=True)):
+            _check_place(axis - len(shape), total, start, n)
         return dropout
 
     @property
     def drops(self) -> bool:
         """Whether anything can be dropped: rate 0 is the exact identity."""
         return not (is_number(self.rate) and self.rate == 0)
+
+    def part(self, block: Block, axes: Axes) -> Dropout:
+        """Dropout of a block of the axes (..., H) of a call with these axes."""
+        at = self.at or (0,) * len(axes.scores)
+        starts = [
+            n[place] if _compat.is_array(n) and n.ndim else n + place.start
+            for n, place in zip(at[:-2], block, strict=True)
+        ]
+        return replace(self, whole=self.whole or axes.scores, at=(*starts, *at[-2:]))
+
+
+def _check_place(axis: int, total: int, start: int | Array, n: int) -> None:
+    """Raise unless n indices from `start`, or the n that it holds, can lie on an axis of `total` of the whole."""
+    if not _compat.is_array(start):
+        if type(start) is int and start >= 0 and start + n <= total:
+            return
+        got = f"at={start!r}"
+    elif dtype_name(start) in SIGNED and tuple(start.shape) in ((), (n,)):
+        return
+    else:
+        got = f"an array of {dtype_name(start)} of shape {tuple(start.shape)}"
+    msg = (
+        f"dropout along axis {axis}: {got} for {n} of {total} entries of the whole; the first index, an integer from 0 "
+        f"to {total - n} or a signed 0-d array, or all of them, a signed array ({n},), is needed."
+    )
+    raise ShapeError(msg)
 
 
 @dataclass(frozen=True)
@@ -59,8 +102,6 @@ class Request(Struct):
 
     portable
         To be computed by the same operations whether or not somebody watches the arrays.
-    whole, first
-        Where this is a part of a call: the axes of that, and where in (..., H) the part begins.
     """
 
     q: Array
@@ -77,8 +118,6 @@ class Request(Struct):
     k_positions: Array | range | None = None
     headless: bool = False
     portable: bool = False
-    whole: Axes | None = None
-    first: tuple[int, ...] = ()
 
     def part(self, block: Block) -> Request:
         """The call for a block of the axes (..., H)."""
@@ -95,7 +134,7 @@ class Request(Struct):
             mask=None if self.mask is None else self.mask.part(block),
             bias=None if self.bias is None else self.bias.part(block),
             sink=part_of(self.sink, block, 0) if _compat.is_array(self.sink) else self.sink,
-            whole=axes, first=tuple(place.start for place in block),
+            dropout=None if self.dropout is None else self.dropout.part(block, axes),
         )  # fmt: skip
 
     @property
@@ -166,7 +205,7 @@ def checked_options(
             option.check(axes)
     if scale is None:
         scale = 1.0 / math.sqrt(axes.D) if axes.D else 1.0
-    dropout = Dropout.checked(dropout)
+    dropout = Dropout.checked(dropout, axes.scores)
     _check_positions("q_positions", q_positions, (*axes.lead, axes.Q))
     _check_positions("k_positions", k_positions, (*axes.lead, axes.K))
     if not (q_positions is None and k_positions is None):

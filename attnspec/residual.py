@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ._compat import Array, alike, cast, widened
-from .dropout import dropout as drop
+from .dropout import dropped
 from .errors import ShapeError
 from .host import host_of
 from .norm import check_norm, layer_norm, normalised
@@ -93,6 +93,6 @@ def _sum(x: Array, y: Array, dropout: Dropout | None) -> Array:
     if tuple(x.shape) != tuple(y.shape):
         msg = f"a skip connection adds equal shapes, got x {tuple(x.shape)} and sublayer_out {tuple(y.shape)}."
         raise ShapeError(msg)
-    dropout = Dropout.checked(dropout)
+    dropout = Dropout.checked(dropout, tuple(x.shape))
     x, y = map(widened, alike(x, y))
-    return x + (y if dropout is None else drop(y, dropout.rate, dropout.rng))
+    return x + (y if dropout is None else dropped(y, dropout))

@@ -18,6 +18,7 @@ from typing import Any
 
 from .._compat import Array, dtype_name, namespace
 from ..blocks import Seen, broken, nothing_seen, of_sink, take_in
+from ..dropout import kept_scale
 from ..errors import OptionError, ShapeError
 from ..host import host_of
 from ..numerics import Partial as Sums
@@ -42,6 +43,7 @@ class Partial(Struct):
     bad_value: Array  # a value was that is not finite
     keys: int  # how many there were
     lonely: Array | None  # (..., H, Q, 1), the lse of rows that see the sink alone
+    kept: float | Array  # what dropout multiplies the output by
     dtype: str  # of q
     headless: bool
 
@@ -54,8 +56,8 @@ def partial(q: Array, k: Array, v: Array, **options: Any) -> Partial:
     ----------
     q, k, v, **options
         As `attention`. Parts that are not the first say by `k_positions` where their keys stand, for masks and biases
-        about positions. A sink belongs to the first part. Dropout draws by the index of a key among those given, so it
-        needs the undivided call.
+        about positions, and their dropout by `whole` and `at` which weights of the undivided call these are. A sink
+        belongs to the first part.
 
     Returns
     -------
@@ -76,8 +78,8 @@ def partial(q: Array, k: Array, v: Array, **options: Any) -> Partial:
         msg = "partial results have no gradient; differentiate attention."
         raise OptionError(msg)
     request = make_request(q, k, v, **options)
-    if request.dropout is not None:
-        msg = "dropout draws by the index of a key in the whole call, of which this is a part. Use attention."
+    if request.dropout is not None and request.dropout.whole is None:
+        msg = "dropout draws by the index of a key in the undivided call: say whole= and at= in attnspec.Dropout."
         raise OptionError(msg)
     xp, numerics = request.xp, NUMERICS[dtype_name(q)].suited(request)
     operands = numerics.prepare(request)
@@ -98,9 +100,11 @@ def partial(q: Array, k: Array, v: Array, **options: Any) -> Partial:
 
     (reference, total, out, visible, bad_score, bad_value), _ = over_queries(request, numerics, rows, None)
     lonely = None if request.sink is None else of_sink(request, total[0, ..., 0])
+    kept = 1.0 if request.dropout is None else kept_scale(request.dropout, out)
     return Partial(
-        reference, total, out, visible, bad_score, bad_value, request.axes.K, lonely, dtype_name(q), request.headless
-    )
+        reference, total, out, visible, bad_score, bad_value, request.axes.K, lonely, kept, dtype_name(q),
+        request.headless,
+    )  # fmt: skip
 
 
 def merge(parts: Sequence[Partial]) -> Partial:
@@ -143,6 +147,7 @@ def finish(part: Partial) -> tuple[Array, Array]:
     seen = Seen(*(xp.any(flag, axis=0) for flag in (part.visible, part.bad_score, part.bad_value)))
     nan_lse, nan_out = broken(None, sums, seen)
     out, lse = numerics.finish(sums)
+    out = out * part.kept
     lse = lse[..., None] if part.lonely is None else xp.where(seen.any, lse[..., None], part.lonely)
     out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse)[..., 0]
     results = Identical(out.value, part.dtype), Identical(lse.value, wide(part.dtype))
