@@ -229,14 +229,25 @@ def grouped_matmul(xp: Any, a: Array, b: Array, matmul: Callable[[Array, Array],
     H, G, matmul = a.shape[-3], b.shape[-3], matmul or xp.matmul
     if H == G:
         return matmul(a, b)
-    together = matmul(stacked(xp, a, G), b)
-    return xp.reshape(together, (*together.shape[:-3], H, a.shape[-2], b.shape[-1]))
+    return unstacked(xp, matmul(stacked(xp, a, G), b), H)
 
 
 def stacked(xp: Any, a: Array, G: int) -> Array:
     """(..., H, q, x) -> (..., G, H/G q, x)."""
     *lead, H, q, x = a.shape
-    return a if H == G else xp.reshape(a, (*lead, G, H // G * q, x))
+    if H == G:
+        return a
+    # In two steps: of each JAX knows what becomes of axes that are split over devices, of both at once it does not.
+    return xp.reshape(xp.reshape(a, (*lead, G, H // G, q, x)), (*lead, G, H // G * q, x))
+
+
+def unstacked(xp: Any, a: Array, H: int) -> Array:
+    """(..., G, H/G q, x) -> (..., H, q, x)."""
+    *lead, G, rows, x = a.shape
+    if H == G:
+        return a
+    q = rows // (H // G)
+    return xp.reshape(xp.reshape(a, (*lead, G, H // G, q, x)), (*lead, H, q, x))
 
 
 def _shares(scale: float) -> tuple[float, float, list[float]]:
@@ -304,5 +315,7 @@ def _shift(xp: Any, reference: Array) -> Array:
 
 def for_query_heads(xp: Any, flag: Array, H: int) -> Array:
     """(..., G, K, 1) -> (..., H, K, 1)."""
-    G = flag.shape[-3]
-    return flag if G == H else xp.repeat(flag, H // G, axis=-3)
+    *lead, G, K, one = flag.shape
+    if G == H:
+        return flag
+    return xp.reshape(xp.broadcast_to(flag[..., None, :, :], (*lead, G, H // G, K, one)), (*lead, H, K, one))

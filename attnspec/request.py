@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -69,14 +70,17 @@ class Dropout(Struct):
         """Whether anything can be dropped: rate 0 is the exact identity."""
         return not (is_number(self.rate) and self.rate == 0)
 
-    def part(self, block: Block, axes: Axes) -> Dropout:
-        """Dropout of a block of the axes (..., H) of a call with these axes."""
-        at = self.at or (0,) * len(axes.scores)
-        starts = [
-            n[place] if _compat.is_array(n) and n.ndim else n + place.start
-            for n, place in zip(at[:-2], block, strict=True)
-        ]
-        return replace(self, whole=self.whole or axes.scores, at=(*starts, *at[-2:]))
+    def part(self, shape: Shape, starts: Sequence[int | Array], sizes: Sequence[int]) -> Dropout:
+        """Dropout of the part, which begins there and is so large, of a call with the axes (..., H, Q, K) = `shape`."""
+        at = self.at or (0,) * len(shape)
+        moved = (_moved(*place) for place in zip(at, starts, sizes, strict=True))
+        return replace(self, whole=self.whole or tuple(shape), at=tuple(moved))
+
+
+def _moved(at: int | Array, start: int | Array, size: int) -> int | Array:
+    if not (_compat.is_array(at) and at.ndim):
+        return at + start
+    return Span(start, size, at.shape[0], None, None).of(at, -1)
 
 
 def _check_place(axis: int, total: int, start: int | Array, n: int) -> None:
@@ -134,7 +138,9 @@ class Request(Struct):
             mask=None if self.mask is None else self.mask.part(block),
             bias=None if self.bias is None else self.bias.part(block),
             sink=part_of(self.sink, block, 0) if _compat.is_array(self.sink) else self.sink,
-            dropout=None if self.dropout is None else self.dropout.part(block, axes),
+            dropout=None if self.dropout is None else self.dropout.part(
+                axes.scores, [*(place.start for place in block), 0, 0], [*lengths, axes.Q, axes.K]
+            ),
         )  # fmt: skip
 
     @property

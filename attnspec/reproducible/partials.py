@@ -30,6 +30,9 @@ from .arrays import NUMERICS, Identical, wide
 from .doors import identically
 from .steady import CHUNK
 
+_SUMS, _FLAGS = ("reference", "total", "out"), ("visible", "bad_score", "bad_value")
+ARRAYS = (*_SUMS, *_FLAGS)  # with an entry for each chunk
+
 
 @dataclass(frozen=True)
 class Partial(Struct):
@@ -132,19 +135,16 @@ def merge(parts: Sequence[Partial]) -> Partial:
     host = host_of(first.out)
     with host.scope(), host.apart():
         xp = namespace(first.out)
-        names = ("reference", "total", "out", "visible", "bad_score", "bad_value")
-        joined = {name: xp.concat([getattr(part, name) for part in parts], axis=0) for name in names}
+        joined = {name: xp.concat([getattr(part, name) for part in parts], axis=0) for name in ARRAYS}
         return replace(first, keys=sum(part.keys for part in parts), **joined)
 
 
 @identically
 def finish(part: Partial) -> tuple[Array, Array]:
     """(out, lse) of `attention_with_lse`, from the partial results over all of its keys."""
-    numerics = NUMERICS[part.dtype]
-    chunks = [Sums(part.reference[n, ...], part.total[n, ...], part.out[n, ...]) for n in range(part.out.shape[0])]
-    sums = reduce(numerics.merge, chunks)
-    xp = namespace(part.out)
-    seen = Seen(*(xp.any(flag, axis=0) for flag in (part.visible, part.bad_score, part.bad_value)))
+    xp, numerics, whole = namespace(part.out), NUMERICS[part.dtype], folded(part)
+    sums = Sums(*(getattr(whole, name)[0, ...] for name in _SUMS))
+    seen = Seen(*(getattr(whole, name)[0, ...] for name in _FLAGS))
     nan_lse, nan_out = broken(None, sums, seen)
     out, lse = numerics.finish(sums)
     out = out * part.kept
@@ -152,3 +152,12 @@ def finish(part: Partial) -> tuple[Array, Array]:
     out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse)[..., 0]
     results = Identical(out.value, part.dtype), Identical(lse.value, wide(part.dtype))
     return tuple(x[0, ...] for x in results) if part.headless else results
+
+
+def folded(part: Partial) -> Partial:
+    """Its chunks as one: what `finish` does first, and what may be done early with those that come first."""
+    xp = namespace(part.out)
+    chunks = [Sums(*(getattr(part, name)[n, ...] for name in _SUMS)) for n in range(part.out.shape[0])]
+    sums = reduce(NUMERICS[part.dtype].merge, chunks)
+    flags = {name: xp.any(getattr(part, name), axis=0) for name in _FLAGS}
+    return replace(part, **{name: x[None, ...] for name, x in (sums._asdict() | flags).items()})

@@ -7,60 +7,48 @@ rechunked along them, and a task gets its chunk. Every other array is small, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from typing import Any, NamedTuple
 
 import dask.array as da
-import numpy as np
+from dask.task_spec import TaskRef
 
-from attnspec import Request
+from attnspec import Request, Span
+from attnspec.errors import OptionError
 from attnspec.parts import Block
-from attnspec.positional import Alibi, Relative
+from attnspec.reproducible.arrays import Identical, Numbers
 from attnspec.reproducible.steady import CHUNK
-from attnspec.rules import And, ArrayMask, Not, Or, Padding, Segments, Window
-from attnspec.struct import Struct
-from attnspec.terms import ArrayBias, Sum
+from attnspec.shards import Lies, Tile, layout
+from attnspec.struct import arrays_in, with_arrays
+from attnspec.tiling import status_of
 
 Lengths = tuple[int, ...]  # of the chunks along one axis
-
-
-class Lies(NamedTuple):
-    """Which axis of an array, counted from the end, is that of the queries, and which that of the keys."""
-
-    queries: int | None = None
-    keys: int | None = None
-
-
-_OWN = {
-    ".q": Lies(queries=-2), ".k": Lies(keys=-2), ".v": Lies(keys=-2),
-    ".q_positions": Lies(queries=-1), ".k_positions": Lies(keys=-1),
-}  # fmt: skip
-_HELD: dict[type, dict[str, Lies]] = {
-    Window: {}, Padding: {}, And: {}, Or: {}, Not: {}, Sum: {}, Alibi: {}, Relative: {},
-    Segments: {"q_ids": Lies(queries=-1), "k_ids": Lies(keys=-1)},
-    ArrayMask: {"array": Lies(-2, -1)}, ArrayBias: {"array": Lies(-2, -1)},
-}  # fmt: skip
+Kinds = Mapping[str, str]  # what arrays of reproducible mode stand for, by the arrays' names
 
 
 def unsupported(request: Request) -> str | None:
     """Why a call cannot be taken apart into chunks; None if it can."""
-    if request.dropout is not None:
-        return "dropout draws by the index of a key in the whole call, which a chunk does not know"
-    for option in (request.mask, request.bias):
-        stranger = _stranger(option)
-        if stranger:
-            return f"a {stranger} does not say which of its arrays lie along the queries and the keys"
-    return None
+    try:
+        layout(request)
+    except OptionError as error:
+        return str(error)
+    return 'implementation="portable" asks for plain operations' if request.portable else None
 
 
-def _stranger(option: Any) -> str | None:
-    if not isinstance(option, Struct):
-        return None
-    if type(option) not in _HELD:
-        return type(option).__name__
-    found = (_stranger(getattr(option, f.name)) for f in fields(option))  # type: ignore[arg-type]
-    return next(filter(None, found), None)
+def bare(tree: Any) -> tuple[Any, Kinds]:
+    """A call, or anything else, with Dask's arrays in place of those of reproducible mode; and what these stood for."""
+    arrays = arrays_in("", tree)
+    wrapped = {name: x for name, x in arrays.items() if isinstance(x, Numbers)}
+    return (
+        with_arrays("", tree, {name: x.value for name, x in wrapped.items()}),
+        {name: x.kind for name, x in wrapped.items()},
+    )
+
+
+def clothed(arrays: Mapping[str, Any], kinds: Kinds) -> dict[str, Any]:
+    """Chunks of such arrays as reproducible mode has them."""
+    return {name: Identical(x, kinds[name]) if name in kinds else x for name, x in arrays.items()}
 
 
 def by_heads(request: Request) -> Iterator[tuple[Block, Request]]:
@@ -96,55 +84,88 @@ def _multiples(lengths: Lengths, unit: int) -> Lengths:
     return tuple(end - start for start, end in zip((0, *ends), ends, strict=False))
 
 
-def prepared(option: Any, ahead: int) -> Any:
-    """The rule as parts of the call read it: counted from the first key, K - Q ahead, and no long lists in it."""
-    if not isinstance(option, Struct):
-        return option
-    changed = {f.name: prepared(getattr(option, f.name), ahead) for f in fields(option)}  # type: ignore[arg-type]
-    if changed.get("align") == "end":
-        offset = changed["offset"]
-        later = tuple(n + ahead for n in offset) if isinstance(offset, tuple) else offset + ahead
-        changed |= {"align": "start", "offset": later}
-    if isinstance(option, Segments):
-        ids = {name: x for name, x in changed.items() if isinstance(x, tuple)}
-        changed |= {name: da.asarray(np.asarray(x, np.int32)) for name, x in ids.items()}
-    return type(option)(**changed)
-
-
-def layout(call: Mapping[str, Any]) -> dict[str, Lies]:
-    """How the arrays of a call lie that do not go to every task whole, by their names in `arrays_in("", call)`."""
-    return _OWN | {name: place for option in call for name, place in _held(f".{option}", call[option]).items()}
-
-
-def _held(name: str, option: Any) -> dict[str, Lies]:
-    if not isinstance(option, Struct):
-        return {}
-    found = {f"{name}.{field}": place for field, place in _HELD[type(option)].items()}
-    for f in fields(option):  # type: ignore[arg-type]
-        found |= _held(f"{name}.{f.name}", getattr(option, f.name))
-    return found
-
-
 class Operand(NamedTuple):
     """An array in the chunks of the tasks, and the axes along which there may be several."""
 
     array: da.Array
-    axes: Lies
+    lies: Lies
 
     @classmethod
-    def of(cls, x: da.Array, place: Lies, q_chunks: Lengths, k_chunks: Lengths) -> Operand:
-        """Rechunked; an axis of length 1 is broadcast."""
-        axes = Lies(*(axis if axis is not None and x.ndim >= -axis and x.shape[axis] != 1 else None for axis in place))
+    def of(cls, x: da.Array, lies: Lies, q_chunks: Lengths, k_chunks: Lengths) -> Operand:
+        """Rechunked."""
         chunks: list[Lengths] = [(n,) for n in x.shape]
-        for axis, lengths in zip(axes, (q_chunks, k_chunks), strict=True):
+        for axis, lengths in ((lies.queries, q_chunks), (lies.keys, k_chunks)):
             if axis is not None:
                 chunks[axis] = lengths
-        return cls(x.rechunk(tuple(chunks)), axes)
+        return cls(x.rechunk(tuple(chunks)), lies)
 
-    def key(self, q: int, k: int) -> tuple[Any, ...]:
-        """Dask's key of what belongs to the q-th chunk of queries and the k-th of keys."""
+    def place(self, q: int, k: int) -> tuple[int, ...]:
+        """Which chunk belongs to the q-th chunk of queries and the k-th of keys."""
         index = [0] * self.array.ndim
-        for axis, n in zip(self.axes, (q, k), strict=True):
+        for axis, n in ((self.lies.queries, q), (self.lies.keys, k)):
             if axis is not None:
                 index[axis] = n
-        return (self.array.name, *index)
+        return tuple(index)
+
+    def ref(self, q: int, k: int) -> TaskRef:
+        """That chunk, for a task."""
+        return TaskRef((self.array.name, *self.place(q, k)))
+
+
+class Cut:
+    """A call from the start (`attnspec.shards.from_the_start`) on Dask's arrays, in chunks of queries and of keys."""
+
+    def __init__(self, request: Request, kinds: Kinds, q_chunks: Lengths, k_chunks: Lengths) -> None:
+        arrays, lies = arrays_in("", request), layout(request)
+        self.axes, self.kinds, self.q_chunks, self.k_chunks = request.axes, kinds, q_chunks, k_chunks
+        self.operands = {name: Operand.of(x, lies[name], q_chunks, k_chunks) for name, x in arrays.items()}
+        self.frame: Request = with_arrays("", request, dict.fromkeys(arrays))
+        self._q, self._k = _spans(q_chunks, request.q_positions), _spans(k_chunks, request.k_positions)
+        self._status = [[status_of(request, q, k) for k in self._k] for q in self._q]
+
+    @property
+    def arrays(self) -> list[da.Array]:
+        """What all tasks together read."""
+        return [operand.array for operand in self.operands.values()]
+
+    def seen_by(self, q: int) -> list[int]:
+        """The chunks of keys that a chunk of queries may see; one where it sees none."""
+        return [k for k, status in enumerate(self._status[q]) if status != "none"] or [0]
+
+    def part(self, q: int, k: int) -> Part:
+        """The call of two chunks, but for its arrays."""
+        of_q, of_k = self._q[q], self._k[k]
+        tile = Tile(0, of_q.size, 0, of_k.size, of_q.start, of_k.start)
+        return Part(self.frame, tuple(self.operands), self.kinds, tile, first=k == self.seen_by(q)[0])
+
+    def refs(self, q: int, k: int) -> list[TaskRef]:
+        """Its arrays, for a task."""
+        return [operand.ref(q, k) for operand in self.operands.values()]
+
+
+def _spans(lengths: Lengths, positions: Any) -> list[Span]:
+    """The stretch of each chunk, as rules read it that look at no array."""
+    first = positions.start if isinstance(positions, range) else 0
+    known = positions is None or isinstance(positions, range)
+    total = sum(lengths)
+    return [
+        Span(end - n, n, total, None, (first + end - n, first + end) if known else None)
+        for end, n in zip(accumulate(lengths), lengths, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A call without its arrays, for one chunk of queries and one of keys; a task completes it."""
+
+    frame: Request
+    names: tuple[str, ...]
+    kinds: Kinds
+    tile: Tile
+    first: bool  # of those that its queries see: the sink belongs to it
+
+    def request(self, arrays: tuple[Any, ...]) -> Request:
+        """The call of the chunks."""
+        given = clothed(dict(zip(self.names, arrays, strict=True)), self.kinds)
+        found = self.tile.request(self.frame, given, dict.fromkeys(given, Lies()))
+        return replace(found, sink=given.get(".sink", self.frame.sink)) if self.first else found

@@ -6,9 +6,7 @@ keys that are known to be hidden from a chunk of queries are in no task, and are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
@@ -18,105 +16,83 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task, TaskRef
 
-from attnspec import Request, Span
-from attnspec._compat import widened
+from attnspec import Request
+from attnspec._compat import dtype_name, widened
 from attnspec.parts import joined
-from attnspec.struct import arrays_in, with_arrays
-from attnspec.tiling import status_of
+from attnspec.shards import from_the_start
 
-from .chunks import Lengths, Lies, Operand, by_heads, layout, prepared
-from .modes import Mode
+from .chunks import Cut, Lengths, Part, bare, by_heads
+from .host import scope
+from .modes import Mode, Rows
 
-_CALL = ("q", "k", "v", "mask", "bias", "scale", "softcap", "sink", "q_positions", "k_positions")
-
-
-def attend(request: Request, mode: Mode) -> tuple[da.Array, da.Array]:
-    """(out (..., H, Q, E), lse (..., H, Q)) of a call on Dask's arrays. Nothing is computed."""
-    ahead = request.axes.K - request.axes.Q
-    request = replace(request, mask=prepared(request.mask, ahead), bias=prepared(request.bias, ahead))
-    found = [(block, _of_heads(part, mode)) for block, part in by_heads(request)]
-    out, lse = (joined(request.xp, [(block, results[n]) for block, results in found]) for n in range(2))
-    return out, lse
+Place = tuple[int, ...]  # of a chunk, along each axis
+Chunks = tuple[Lengths, ...]
 
 
-def _of_heads(request: Request, mode: Mode) -> tuple[da.Array, da.Array]:
+def attend(request: Request, mode: Mode) -> Rows:
+    """The results of `attnspec.blocks.attend` on Dask's arrays. Nothing is computed."""
+    plain, kinds = bare(from_the_start(request))
+    found = []
+    for block, part in by_heads(plain):
+        cut = Cut(part, kinds, part.q.chunks[-2], mode.key_chunks(part.k.chunks[-2]))
+        found.append((block, _of_heads(cut, mode, widened(part.q))))
+    out, lse, reference, total = (joined(plain.xp, [(block, rows[n]) for block, rows in found]) for n in range(4))
+    return mode.results((out, lse, reference, total), dtype_name(request.q))
+
+
+def _of_heads(cut: Cut, mode: Mode, like: da.Array) -> Rows:
     """The same, where the axes (..., H) are one chunk."""
-    axes = request.axes
-    q_chunks, k_chunks = request.q.chunks[-2], mode.key_chunks(request.k.chunks[-2])
-    call = {name: getattr(request, name) for name in _CALL}
-    places = layout(call)
-    operands = {
-        name: Operand.of(x, places.get(name, Lies()), q_chunks, k_chunks) for name, x in arrays_in("", call).items()
-    }
-    frame = with_arrays("", call, dict.fromkeys(operands))
-    arrays = [operand.array for operand in operands.values()]
-    every = max(2, dask.config.get("split_every", 4))
-    tasks = _Tasks(f"attention-{tokenize(type(mode), every, frame, [x.name for x in arrays])}")
-
-    k_spans = list(_spans(k_chunks, request.k_positions))
+    tasks, axes = Tasks("attention", cut, type(mode)), cut.axes
     rows = []
-    for i, q in enumerate(_spans(q_chunks, request.q_positions)):
-        parts: list[TaskRef] = []
-        for j in [j for j, k in enumerate(k_spans) if status_of(request, q, k) != "none"] or [0]:
-            part = _Part(mode, frame, tuple(operands), q.bounds, k_spans[j].bounds, first=not parts)
-            parts.append(tasks.add(part, *(TaskRef(operand.key(i, j)) for operand in operands.values())))
-        rows.append(tasks.add(mode.finish, mode.merged(parts, tasks.add, every), request.q.dtype))
-
-    chunks = (*((n,) for n in (*axes.lead, axes.H)), q_chunks)
-    out = tasks.array(0, rows, (*chunks, (axes.E,)), request.q.dtype, arrays)
-    return out, tasks.array(1, rows, chunks, widened(request.q).dtype, arrays)
-
-
-def _spans(lengths: Lengths, positions: Any) -> Iterator[Span]:
-    """The stretch of each chunk, as rules read it that look at no array."""
-    first = positions.start if isinstance(positions, range) else 0
-    known = positions is None or isinstance(positions, range)
-    for end, n in zip(accumulate(lengths), lengths, strict=True):
-        bounds = (first + end - n, first + end) if known else None
-        yield Span(end - n, n, sum(lengths), None, bounds)
+    for q in range(len(cut.q_chunks)):
+        parts = [tasks.add(_of_part, mode, cut.part(q, k), *cut.refs(q, k)) for k in cut.seen_by(q)]
+        rows.append(tasks.add(mode.finish, mode.merged(parts, tasks.add, every())))
+    lead: Chunks = (*((n,) for n in (*axes.lead, axes.H)), cut.q_chunks)
+    of_results: list[Chunks] = [(*lead, (axes.E,)), lead, (*lead, (1,)), (*lead, (1,))]
+    out, lse, reference, total = (
+        tasks.array(f"{name}-of", {_place(q, chunks, len(lead)): (row, n) for q, row in enumerate(rows)}, chunks, like)
+        for n, (name, chunks) in enumerate(zip(("out", "lse", "reference", "total"), of_results, strict=True))
+    )
+    return out, lse, reference, total
 
 
-class _Tasks(dict[Any, Task]):
-    """The tasks of one layer of a graph."""
+def _place(q: int, chunks: Chunks, leading: int) -> Place:
+    return tuple(q if axis == leading - 1 else 0 for axis in range(len(chunks)))
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+
+def _of_part(mode: Mode, part: Part, *arrays: Any) -> Any:
+    return mode.partial(part.request(arrays))
+
+
+def every() -> int:
+    """How many results one task merges."""
+    return max(2, dask.config.get("split_every", 4))
+
+
+class Tasks(dict[Any, Task]):
+    """The tasks of one layer of a graph, which read the arrays of a call and others."""
+
+    def __init__(self, what: str, cut: Cut, static: Any, others: Sequence[da.Array] = ()) -> None:
+        self.needed = [*cut.arrays, *others]
+        names = [x.name for x in self.needed]
+        self.name = f"{what}-{tokenize(static, every(), cut.frame, cut.kinds, cut.q_chunks, cut.k_chunks, names)}"
 
     def add(self, function: Callable[..., Any], *args: Any) -> TaskRef:
         """One more, given the results of those tasks that are among the arguments."""
         key = (self.name, len(self))
-        self[key] = Task(key, function, *args)
+        self[key] = Task(key, _quietly, function, *args)
         return TaskRef(key)
 
-    def array(self, part: int, rows: list[TaskRef], chunks: Any, dtype: Any, needed: list[da.Array]) -> da.Array:
-        """The array whose chunk of each stretch of queries is that part of what a task returns."""
-        name = f"{'out' if part == 0 else 'lse'}-{self.name}"
-        rank, axis = len(chunks), len(chunks) - (2 if part == 0 else 1)
-        layer = {}
-        for n, row in enumerate(rows):
-            key = (name, *(n if place == axis else 0 for place in range(rank)))
-            layer[key] = Task(key, getitem, row, part)
-        below = HighLevelGraph.from_collections(self.name, self, needed)
+    def array(self, what: str, parts: Mapping[Place, tuple[TaskRef, Any]], chunks: Chunks, like: da.Array) -> da.Array:
+        """The array whose chunk at each place is that item of what a task returns."""
+        name = f"{what}-{self.name}"
+        layer = {(name, *place): Task((name, *place), getitem, *part) for place, part in parts.items()}
+        below = HighLevelGraph.from_collections(self.name, self, self.needed)
         graph = HighLevelGraph({**below.layers, name: layer}, {**below.dependencies, name: {self.name}})
-        return da.Array(graph, name, chunks, dtype=dtype, meta=needed[0]._meta)
+        return da.Array(graph, name, chunks, dtype=like.dtype, meta=like._meta)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A call without its arrays, for one stretch of queries and one of keys; a task calls it with them."""
-
-    mode: Mode
-    frame: dict[str, Any]
-    names: tuple[str, ...]
-    q_bounds: tuple[int, int] | None
-    k_bounds: tuple[int, int] | None
-    first: bool
-
-    def __call__(self, *arrays: Any) -> Any:
-        call = with_arrays("", self.frame, dict(zip(self.names, arrays, strict=True)))
-        for name, bounds in (("q_positions", self.q_bounds), ("k_positions", self.k_bounds)):
-            if bounds is not None:
-                call[name] = range(*bounds)
-        if not self.first:
-            call["sink"] = None
-        return self.mode.partial(**call)
+def _quietly(function: Callable[..., Any], *args: Any) -> Any:
+    """In a task: as the doors of attnspec call what is behind them."""
+    with scope():
+        return function(*args)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any, Protocol
 
+from dask.sizeof import sizeof
+
 import attnspec
-from attnspec import reproducible
-from attnspec._compat import Array, cast, namespace, widened
-from attnspec.numerics import Partial as Sums
-from attnspec.reproducible.arrays import NUMERICS
+from attnspec import Request, reproducible
+from attnspec._compat import Array
+from attnspec.blocks import attend
+from attnspec.fast import FAST
+from attnspec.numerics import Partial
+from attnspec.reproducible.arrays import Identical, wide
+from attnspec.reproducible.partials import folded
+from attnspec.reproducible.steady import STEADY
+from attnspec.rows import options_of
+from attnspec.struct import arrays_in
 
 from .chunks import Lengths, key_chunks_of_whole_sums
 
 Add = Callable[..., Any]  # add(function, *results of tasks) -> the result of a task
+Rows = tuple[Array, Array, Array, Array]  # out, lse, reference, total: the results of `attnspec.blocks.attend`
 
 
 class Mode(Protocol):
@@ -24,42 +32,50 @@ class Mode(Protocol):
     def key_chunks(self, lengths: Lengths) -> Lengths:
         """The chunks of keys to take, near those that there are."""
 
-    def partial(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
+    def partial(self, request: Request) -> Any:
         """Attention of some queries over some keys."""
 
     def merged(self, parts: Sequence[Any], add: Add, every: int) -> Any:
         """The result of the task that has merged them all; they come in the order of their keys."""
 
-    def finish(self, part: Any, dtype: Any) -> tuple[Array, Array]:
-        """(out in that dtype, lse)."""
+    def finish(self, part: Any) -> Rows:
+        """The results over all keys."""
+
+    def results(self, rows: Rows, dtype: str) -> Rows:
+        """The whole arrays of them, of a call in that dtype."""
 
 
 class Default:
-    """Outputs and lse; a tree."""
+    """The results themselves; a tree."""
 
     def key_chunks(self, lengths: Lengths) -> Lengths:
         """Any."""
         return lengths
 
-    def partial(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
-        """Half precision is widened first: nothing is rounded to it before the last merge."""
-        return attnspec.attention_with_lse(widened(q), widened(k), widened(v), **options)
+    def partial(self, request: Request) -> Rows:
+        """Half precision is widened: nothing is rounded to it before the last merge."""
+        return attend(request, FAST)
 
     def merged(self, parts: Sequence[Any], add: Add, every: int) -> Any:
-        """By `merge_attention`, so many at a time."""
+        """So many at a time."""
         while len(parts) > 1:
             groups = [parts[n : n + every] for n in range(0, len(parts), every)]
             parts = [add(_merged, *group) if len(group) > 1 else group[0] for group in groups]
         return parts[0]
 
-    def finish(self, part: Any, dtype: Any) -> tuple[Array, Array]:
-        """Rounded once."""
-        out, lse = part
-        return cast(out, dtype), lse
+    def finish(self, part: Rows) -> Rows:
+        """They are what they are."""
+        return part
+
+    def results(self, rows: Rows, dtype: str) -> Rows:
+        """They are what they are."""
+        return rows
 
 
-def _merged(*parts: Any) -> Any:
-    return attnspec.merge_attention(parts)
+def _merged(*parts: Rows) -> Rows:
+    out, lse = attnspec.merge_attention([part[:2] for part in parts])
+    sums = reduce(STEADY.merge, (Partial(reference, total, total) for _, _, reference, total in parts))
+    return out, lse, sums.reference, sums.total
 
 
 class Reproducible:
@@ -69,9 +85,9 @@ class Reproducible:
         """Whole chunks of 256."""
         return key_chunks_of_whole_sums(lengths)
 
-    def partial(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
+    def partial(self, request: Request) -> reproducible.Partial:
         """Its chunks are kept apart until it is their turn to be added."""
-        return reproducible.partial(q, k, v, **options)
+        return reproducible.partial(request.q, request.k, request.v, **options_of(request))
 
     def merged(self, parts: Sequence[Any], add: Add, every: int) -> Any:
         """So many parts at a time to what is added up already."""
@@ -80,20 +96,24 @@ class Reproducible:
             first = add(_added, first, *rest[n : n + every])
         return first
 
-    def finish(self, part: Any, dtype: Any) -> tuple[Array, Array]:
-        """Rounded once, to the dtype that the part knows."""
-        return reproducible.finish(part)
+    def finish(self, part: reproducible.Partial) -> Rows:
+        """In float64: what they are rounded to is not known here."""
+        whole = folded(part)
+        rows = (*reproducible.finish(whole), whole.reference[0, ...], whole.total[0, ...])
+        return tuple(x.value for x in rows)
+
+    def results(self, rows: Rows, dtype: str) -> Rows:
+        """As arrays of reproducible mode."""
+        out, lse, *sums = rows
+        return Identical(out, "float64"), Identical(lse, wide(dtype)), *(Identical(x, "float64") for x in sums)
 
 
 def _added(*parts: reproducible.Partial) -> reproducible.Partial:
-    """Parts from the first key on as one with a single chunk: what `reproducible.finish` begins with."""
-    return _in_one_chunk(reproducible.merge(parts))
+    """Parts from the first key on as one with a single chunk."""
+    return folded(reproducible.merge(parts))
 
 
-@reproducible.identically
-def _in_one_chunk(part: reproducible.Partial) -> reproducible.Partial:
-    xp, numerics = namespace(part.out), NUMERICS[part.dtype]
-    chunks = [Sums(*(getattr(part, name)[n, ...] for name in Sums._fields)) for n in range(part.out.shape[0])]
-    sums: Sums = reduce(numerics.merge, chunks)
-    flags = {name: xp.any(getattr(part, name), axis=0) for name in ("visible", "bad_score", "bad_value")}
-    return replace(part, **{name: x[None, ...] for name, x in (sums._asdict() | flags).items()})
+@sizeof.register(reproducible.Partial)  # type: ignore[untyped-decorator]
+def _size(part: reproducible.Partial) -> int:
+    """Its bytes, by which Dask decides what to keep in memory."""
+    return sum(getattr(x, "value", x).nbytes for x in arrays_in("", part).values())

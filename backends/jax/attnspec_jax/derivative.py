@@ -72,9 +72,9 @@ def _run(*operands: Any, map: Linear, count: int) -> Arrays:
 
 
 def _shapes(*operands: Any, map: Linear, count: int) -> Arrays:
-    shapes = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands)
+    shapes = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in operands)
     results = jax.eval_shape(lambda *operands: map.like(operands[:count], operands[count:]), *shapes)
-    return [jax.core.ShapedArray(x.shape, x.dtype) for x in results]
+    return [jax.core.ShapedArray(x.shape, x.dtype, sharding=x.sharding) for x in results]
 
 
 def _transposed(cotangents: Arrays, *operands: Any, map: Linear, count: int) -> Arrays:

@@ -14,18 +14,24 @@ from attnspec.backward import attend_backward
 from attnspec.derivative import differentiable
 from attnspec.fast import FAST
 from attnspec.request import Request
+from attnspec.rows import Fast, InOrder, Rows, options_of
+from attnspec.shards import Arrays, Lies
 from attnspec.struct import arrays_in
 
 from .ring import OF_NO_KEYS, loop, no_gradient, of_no_keys, sent_by
-from .rows import Fast, InOrder, Rows, options_of
-from .shards import Arrays, Lies, Tile
+from .shards import Tile
 
 
 def all_to_all(request: Request, axis: str, *, same_bits: bool) -> Rows:
     """(out, lse): all heads of a shard of the sequence become some heads of all of it, and back ("Ulysses")."""
     q, k, v = (_to_heads(x, axis) for x in (request.q, request.k, request.v))
+    options = options_of(request)
+    if request.dropout is not None:
+        lead, H = request.axes.lead, q.shape[-3]
+        starts = (*(0,) * len(lead), lax.axis_index(axis) * H, 0, 0)
+        options["dropout"] = request.dropout.part((), starts, (*lead, H, q.shape[-2], k.shape[-2]))
     attend = reproducible.attention_with_lse if same_bits else attnspec.attention_with_lse
-    out, lse = attend(q, k, v, **options_of(request))
+    out, lse = attend(q, k, v, **options)
     return _to_rows(out, axis), _to_rows(lse[..., None], axis)[..., 0]
 
 

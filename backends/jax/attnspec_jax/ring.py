@@ -23,10 +23,11 @@ from attnspec.derivative import differentiable
 from attnspec.errors import OptionError
 from attnspec.fast import FAST
 from attnspec.request import Request
+from attnspec.rows import Fast, InOrder, Rows
+from attnspec.shards import Arrays, Lies, may_see
 from attnspec.struct import arrays_in
 
-from .rows import Fast, InOrder, Rows
-from .shards import Arrays, Lies, Tile, may_see
+from .shards import Tile
 
 ROWS = (Lies(queries=-2), Lies(queries=-1), Lies(queries=-2), Lies(queries=-2))  # out, lse, reference, total
 

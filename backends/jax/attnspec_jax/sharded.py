@@ -18,13 +18,13 @@ from attnspec.errors import DTypeError, OptionError, ShapeError
 from attnspec.masks import Mask
 from attnspec.reproducible.steady import CHUNK
 from attnspec.request import Dropout, Request, make_request
+from attnspec.shards import Lies, from_the_start, layout
 from attnspec.struct import arrays_in, with_arrays
 from attnspec.terms import Bias
 
 from .exchange import SplitKeys, all_to_all
 from .host import scope
 from .ring import Ring
-from .shards import Lies, from_the_start, layout
 
 __all__ = ["attention", "attention_with_lse"]
 
@@ -58,7 +58,7 @@ def attention(
 
     Parameters
     ----------
-    q, k, v, mask, bias, scale, softcap, sink, q_positions, k_positions
+    q, k, v, mask, bias, scale, softcap, sink, dropout, q_positions, k_positions
         As in `attnspec.attention`. The axes Q and K are multiples of n; pad them, and mask the padding by
         `attnspec.padding`. Masks and biases are attnspec's rules, or arrays.
     mesh : jax.sharding.Mesh
@@ -74,8 +74,6 @@ def attention(
     reproducible : bool
         The bits of `attnspec.reproducible.attention`, for any n. In "ring" and "split_keys" each device has a multiple
         of 256 keys; there every device takes in the keys in their order, and nobody differentiates.
-    dropout : None
-        Not offered here: its draw is indexed by the undivided call.
 
     Returns
     -------
@@ -171,9 +169,6 @@ def _attend(request: Request, mesh: Mesh, axis: str, how: Way, reproducible: boo
         if not isinstance(x, jax.Array):
             msg = f"{name[1:]} is a {type(x).__name__}; JAX arrays are split over devices. Use jax.numpy.asarray."
             raise DTypeError(msg)
-    if request.dropout is not None:
-        msg = "dropout draws by the index of a pair in the undivided call, which a shard does not know: pass none."
-        raise OptionError(msg)
     _check_lengths(request, mesh.shape[axis], how, reproducible)
     layout(request)
     return _run(request, mesh=mesh, axis=axis, how=how, reproducible=reproducible)  # type: ignore[no-any-return]

@@ -18,13 +18,13 @@ from attnspec_conformance.operands import Operands
 from attnspec_conformance.problems import integers, normal, problem, some_mask
 from attnspec_conformance.trials import Call, Result
 from attnspec_jax import backend, sharded
-from attnspec_jax.rows import Fast
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import attnspec
 from attnspec import reproducible
 from attnspec.errors import DTypeError, OptionError, ShapeError
+from attnspec.rows import Fast
 
 B, H, G, Q, K, D, E = 3, 8, 4, 24, 40, 5, 6
 N = 4
@@ -64,13 +64,13 @@ CALLS = {
     "causal from the end": asked(1, mask=masks.Causal(align="end")),
     "lengths, a window for each item, a sink": asked(
         2, mask=masks.Both(masks.Padding(np.array([0, 17, K], np.int32)), masks.Window(9, 20, np.array([3, -4, 12]))),
-        sink=normal(3, H), softcap=2.0, scale=0.7,
+        sink=normal(3, H), softcap=2.0, scale=0.7, dropout=masks.Dropout(0.25, 4),
     ),
     "a mask and a bias for each pair": asked(4, mask=some_mask(5, B, 1, Q, K), bias=normal(6, H, Q, K)),
     "segments, keys in no order, zigzag": asked(
         7, mask=masks.Both(masks.Segments(integers(8, B, Q, low=0, high=1), integers(9, B, K, low=0, high=1)),
                            masks.Causal(8)),
-        q_positions=zigzag(Q, N), k_positions=SHUFFLED,
+        q_positions=zigzag(Q, N), k_positions=SHUFFLED, dropout=masks.Dropout(0.25, 11),
     ),
 }  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_what_no_query_can_see_is_not_computed_and_zigzag_gives_all_the_same_to_
 LONG = 1536  # keys: 256 for each of six devices
 MANY: dict[str, dict[str, Any]] = {
     "causal, biased": {"mask": attnspec.causal(align="end"), "bias": attnspec.alibi(6), "sink": 0.5},
-    "lengths": {"mask": attnspec.padding([700])},
+    "lengths, dropout": {"mask": attnspec.padding([700]), "dropout": attnspec.Dropout(0.25, attnspec.random.key(5))},
 }
 
 
@@ -270,7 +270,6 @@ class Own:
         (ShapeError, "K=8 does not divide into 3 shards", 3, {"how": "split_keys"}),
         (ShapeError, "H=6 does not divide into 4 shards.*takes any number", 4, {"how": "all_to_all"}),
         (ShapeError, "8 devices is 1 keys.*Pad K to a multiple of 2048", 8, {"reproducible": True}),
-        (OptionError, "dropout draws", 2, {"dropout": attnspec.Dropout(0.5, attnspec.random.key(0))}),
         (OptionError, "mask holds a Foreign", 2, {"mask": Own()}),
     ],
 )

@@ -49,9 +49,9 @@ BATCH, HEADS = (P("x"),) * 3, (P(None, "x"),) * 3
 CASES: dict[str, tuple[AxisType, Callable[..., Any], Any, Any, list[str]]] = {
     **{
         f"{name}, {split}, {kind.name}": (kind, attended, heads(n), specs, [])
-        for name, n, kinds in (("attention", H, AxisType), ("grouped heads", G, [AxisType.Auto]))
+        for name, n in (("attention", H), ("grouped heads", G))
         for split, specs in (("batch", BATCH), ("heads", HEADS))
-        for kind in kinds
+        for kind in AxisType
         if kind != AxisType.Manual
     },
     "a layer, batch, Auto": (AxisType.Auto, layer, *projected(lambda name: P(), P("x")), []),

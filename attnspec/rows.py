@@ -1,4 +1,4 @@
-"""What the queries of a device have seen so far: sums over some of the keys, merged and at last finished.
+"""What the queries of a shard have seen so far: sums over some of the keys, merged and at last finished.
 
 Two modes, one contract: arrays with the queries along their second last axis, which start with no key, take in the keys
 of one call after another, and end as (out, lse, ...).
@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
-import jax.numpy as jnp
-
-from attnspec import reproducible
-from attnspec._compat import widened
-from attnspec.blocks import Seen, broken, nothing_seen, of_sink, row_sums
-from attnspec.dropout import kept_scale
-from attnspec.fast import FAST
-from attnspec.numerics import Partial
-from attnspec.reproducible.arrays import NUMERICS
-from attnspec.reproducible.steady import STEADY
-from attnspec.request import Request
-from attnspec.tiling import over_queries
+from . import reproducible
+from ._compat import widened
+from .blocks import Seen, broken, nothing_seen, of_sink, row_sums
+from .dropout import kept_scale
+from .fast import FAST
+from .numerics import Partial
+from .reproducible.doors import identically
+from .reproducible.partials import ARRAYS, folded
+from .reproducible.steady import STEADY
+from .request import Request
+from .tiling import over_queries
 
 Rows = tuple[Any, ...]
 
@@ -42,7 +40,7 @@ class Fast:
     def start(request: Request) -> Rows:
         """The rows before the first key; the sink is seen."""
         part = FAST.start(request, widened(request.q))
-        return (*part, *nothing_seen(jnp, part))
+        return (*part, *nothing_seen(request.xp, part))
 
     @staticmethod
     def of_keys(request: Request) -> Rows:
@@ -70,8 +68,9 @@ class Fast:
         if request.dropout is not None:
             out = out * kept_scale(request.dropout, out)
         nan_lse, nan_out = broken(None, part, seen)
-        lse = lse[..., None] if request.sink is None else jnp.where(seen.any, lse[..., None], of_sink(request, lse))
-        out, lse = jnp.where(nan_out, math.nan, out), jnp.where(nan_lse, math.nan, lse)
+        xp = request.xp
+        lse = lse[..., None] if request.sink is None else xp.where(seen.any, lse[..., None], of_sink(request, lse))
+        out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse)
         return out, lse[..., 0], part.reference, part.total
 
 
@@ -91,8 +90,8 @@ class InOrder:
     @staticmethod
     def merge(request: Request, one: Rows, other: Rows) -> Rows:
         """See `Fast.merge`; the keys of the other are the next ones."""
-        chunks = tuple(jnp.concat([a, b], axis=0) for a, b in zip(one, other, strict=True))
-        return _rows(_added(_partial(request, chunks)))
+        chunks = tuple(request.xp.concat([a, b], axis=0) for a, b in zip(one, other, strict=True))
+        return _rows(_folded(_partial(request, chunks)))
 
     @staticmethod
     def finish(request: Request, rows: Rows) -> Rows:
@@ -100,27 +99,17 @@ class InOrder:
         return reproducible.finish(_partial(request, rows))
 
 
-_NAMES = ("reference", "total", "out", "visible", "bad_score", "bad_value")
-
-
 def _rows(part: reproducible.Partial) -> Rows:
-    return tuple(getattr(part, name) for name in _NAMES)
+    return tuple(getattr(part, name) for name in ARRAYS)
 
 
 def _partial(request: Request, rows: Rows) -> reproducible.Partial:
-    return replace(_nothing(request), **dict(zip(_NAMES, rows, strict=True)))
+    return replace(_nothing(request), **dict(zip(ARRAYS, rows, strict=True)))
 
 
 def _nothing(request: Request) -> reproducible.Partial:
     k, v = (x[..., :0, :] for x in (request.k, request.v))
-    return reproducible.partial(request.q, k, v, sink=request.sink)
+    return reproducible.partial(request.q, k, v, sink=request.sink, dropout=request.dropout)
 
 
-@reproducible.identically
-def _added(part: reproducible.Partial) -> reproducible.Partial:
-    """Its chunks as one: what `finish` does first, and what may be done early with those that come first."""
-    numerics = NUMERICS[part.dtype]
-    chunks = [Partial(*(getattr(part, name)[n, ...] for name in _NAMES[:3])) for n in range(part.out.shape[0])]
-    sums = reduce(numerics.merge, chunks)
-    flags = {name: jnp.any(getattr(part, name), axis=0) for name in _NAMES[3:]}
-    return replace(part, **{name: x[None, ...] for name, x in (sums._asdict() | flags).items()})
+_folded = identically(folded)
