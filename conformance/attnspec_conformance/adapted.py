@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,20 @@ class Adapted(BackendSubject):
             return "it takes no bias"
         if call.mask is not None and adapter.mask is None and by_rule(adapter, call) is None:
             return f"it takes no mask like this: {type(call.mask).__name__.lower()}"
+        if call.shards is not None and self._kernel(call) is None:
+            return f"it divides nothing along the {call.shards.along} among {call.shards.n}"
         return super().supports(call) or adapter.limits(call)
 
     def _operands(self, call: Call) -> Operands:
-        return _Translated(self.backend, self.adapter, call)
+        adapter = replace(self.adapter, kernel=self._kernel(call) or self.adapter.kernel)
+        return _Translated(self.backend, adapter, call)
+
+    def _kernel(self, call: Call) -> Callable[..., Any] | None:
+        """The kernel that is asked; None if there is none for such shards."""
+        shards, adapter = call.shards, self.adapter
+        if shards is None:
+            return adapter.kernel
+        return None if adapter.shards is None else adapter.shards(shards.along, shards.n)
 
     def _rounds_weights(self, q: Array) -> bool:
         return self.adapter.rounds_weights

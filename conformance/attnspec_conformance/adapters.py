@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .masks import Align
-from .trials import Call
+from .trials import Along, Call
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Adapter:
     backend, device
         The registered backend whose arrays it takes, and the device to make them on.
     capabilities
-        Of float64, float16, bfloat16, and vjp where the backend's reverse mode differentiates the kernel.
+        Of float64, float16, bfloat16; vjp where the backend's reverse mode differentiates the kernel; shards, and
+        shards_to_the_bit if their number changes no bit.
     layout
         "BHSD" is (B, H, S, D) and "BSHD" (B, S, H, D). "packed" is (B * S, H, D), sequences end to end, with the
         arguments named by `packed`: int32 arrays (B + 1,) of where each sequence of queries and of keys begins;
@@ -100,6 +101,10 @@ class Adapter:
         there are none.
     rounds_weights
         It rounds the weights once to a half type, which is allowed for (PATH-2).
+    shards
+        `shards(along, n)`: the kernel that divides what it is given, "along" the "sequence", the "keys", the "heads" or
+        the "batch", among n workers, and gives the whole answer; None where there is none. Needed by the capability
+        "shards".
     limits
         Why it cannot be asked a call, for all that has no field here: None, or the reason.
     refusals
@@ -123,5 +128,6 @@ class Adapter:
     lse_heads_first: bool = True
     weights: Callable[..., Any] | None = field(default=None, repr=False)
     rounds_weights: bool = False
+    shards: Callable[[Along, int], Callable[..., Any] | None] | None = field(default=None, repr=False)
     limits: Callable[[Call], str | None] = lambda call: None
     refusals: tuple[type[Exception], ...] = (ValueError, TypeError)

@@ -11,7 +11,9 @@
 
 A callable takes the arrays of one framework: that of the registered backend named after an at sign, as in
 `pkg.mod:thing@torch`, or by its attribute `attnspec_backend`; otherwise NumPy's. Its attribute `attnspec_capabilities`
-says what it has of float64, float16, bfloat16 and vjp; without it, the dtypes of the backend.
+says what it has of float64, float16, bfloat16, vjp, shards and shards_to_the_bit; without it, the dtypes of the
+backend. `attnspec_shards(along, n)` is such a callable, module or object for calls that are divided among n workers
+along the "sequence", the "keys", the "heads" or the "batch", or None where they cannot be.
 
 A refusal is a ValueError or a TypeError (adapters may name more). It is judged for being one; the text of a refusal is
 a promise of attnspec's own functions alone.
@@ -31,7 +33,7 @@ from .adapted import Adapted
 from .adapters import Adapter
 from .operands import FUNCTIONS, asked_of
 from .subjects import BackendSubject, Subject
-from .trials import Call
+from .trials import Call, Shards
 
 REFUSALS = (ValueError, TypeError)
 _DTYPES = frozenset({"float64", "float16", "bfloat16"})
@@ -68,6 +70,7 @@ class FunctionSubject(BackendSubject):
         super().__init__(placement.load(backend))
         self.name = name
         self.functions = functions
+        self._shards = getattr(thing, "attnspec_shards", lambda along, n: None)
         self.capabilities = frozenset(
             getattr(thing, "attnspec_capabilities", _DTYPES & frozenset(self.backend.capabilities))
         )
@@ -75,14 +78,21 @@ class FunctionSubject(BackendSubject):
     def supports(self, call: Call) -> str | None:
         """What the functions there are, their parameters and their dtypes allow."""
         wanted = asked_of(call)
-        if wanted not in self.functions:
-            return f"{self.name} has no {FUNCTIONS[wanted].__name__}"
-        parameters = inspect.signature(self.functions[wanted]).parameters
+        functions = self.functions if call.shards is None else self.divided(call.shards)
+        if wanted not in functions:
+            divided = "" if call.shards is None else f" along the {call.shards.along} among {call.shards.n}"
+            return f"{self.name} has no {FUNCTIONS[wanted].__name__}{divided}"
+        parameters = inspect.signature(functions[wanted]).parameters
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             lacking = [name for name in _options(call) if name not in parameters]
             if lacking:
                 return f"{self.name} takes no {', '.join(lacking)}"
         return super().supports(call)
+
+    def divided(self, shards: Shards) -> Mapping[str, Callable[..., Any]]:
+        """Those that it has for such shards, if any."""
+        thing = self._shards(shards.along, shards.n)
+        return {} if thing is None else _functions(thing)
 
     def _rounds_weights(self, q: Any) -> bool:
         return False

@@ -22,7 +22,7 @@ from .laws import LAWS
 from .placement import Placed
 from .reports import Findings
 from .subjects import BackendSubject, Subject
-from .trials import Law
+from .trials import OF_SUBJECTS, Law
 
 _BACKENDS = pytest.StashKey[dict[str, Placed]]()
 _FOREIGN = pytest.StashKey[list[Subject]]()
@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _check_marks(item)
     _excuse(config, items)
     _deselect(config, items)
-    capabilities = {name: backend.capabilities for name, backend in config.stash[_BACKENDS].items()}
+    capabilities = {name: BackendSubject(backend).capabilities for name, backend in config.stash[_BACKENDS].items()}
     capabilities |= {subject.name: subject.capabilities for subject in config.stash[_FOREIGN]}
     for item in items:
         name, needs = _judged(item), _named(item, "needs")
@@ -166,7 +166,7 @@ def _marks(law: Law) -> list[pytest.MarkDecorator]:
 
 
 def _check_marks(item: pytest.Item) -> None:
-    for mark, vocabulary in (("clause", CLAUSES), ("needs", registry.CAPABILITIES)):
+    for mark, vocabulary in (("clause", CLAUSES), ("needs", registry.CAPABILITIES | OF_SUBJECTS)):
         unknown = sorted(_named(item, mark) - set(vocabulary))
         if unknown:
             msg = f"{item.nodeid}: {mark} names {', '.join(unknown)}, which is none of {', '.join(vocabulary)}"

@@ -12,16 +12,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from attnspec import reproducible
 from attnspec.errors import AttnspecError
 from attnspec.host import host_of
+from attnspec.reproducible.steady import CHUNK
 
+from . import dividing
 from .bounds import inside
+from .dividing import Functions
 from .masks import Array
 from .operands import FUNCTIONS
 from .operands import Operands as Operands  # what a backend's own tests differentiate
-from .trials import Call, Law, Result, Trial, Verdict
+from .trials import Call, Law, Result, Shards, Trial, Verdict
 
 HALF = ("float16", "bfloat16")
+REPRODUCIBLE: Functions = {want: getattr(reproducible, function.__name__) for want, function in FUNCTIONS.items()}
 MAY_LACK = frozenset({"lse"})
 
 
@@ -127,7 +132,7 @@ class BackendSubject:
         self.backend = backend
         self.jitted = jitted
         self.name = f"{backend.name}-jit" if jitted else str(backend.name)
-        self.capabilities: AbstractSet[str] = backend.capabilities
+        self.capabilities: AbstractSet[str] = {*backend.capabilities, "shards"}
 
     def supports(self, call: Call) -> str | None:
         """Dtypes beyond float32, and gradients, are capabilities."""
@@ -174,7 +179,11 @@ class BackendSubject:
         )
 
     def _operands(self, call: Call) -> Operands:
-        return Operands(self.backend, call, self.functions)
+        return Operands(self.backend, call, self.functions if call.shards is None else self.divided(call.shards))
+
+    def divided(self, shards: Shards) -> Functions:
+        """The functions that divide a call so."""
+        return dividing.divided(shards)
 
     def _rounds_weights(self, q: Array) -> bool:
         return any(kernel.rounds_weights for kernel in host_of(q).kernels)
@@ -185,6 +194,27 @@ class BackendSubject:
 
     def _bits(self, x: Array) -> bytes:
         return bytes(np.asarray(self.backend.to_numpy(x)).tobytes())
+
+
+class Reproducible(BackendSubject):
+    """`attnspec.reproducible` on the arrays of a registered backend."""
+
+    functions = REPRODUCIBLE
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__(backend)
+        self.name = f"{backend.name}, reproducible"
+        self.capabilities = {*self.capabilities, "shards_to_the_bit"}
+
+    def supports(self, call: Call) -> str | None:
+        """Parts of the keys are of a multiple of 256."""
+        shards = call.shards
+        if shards and shards.n > 1 and shards.along in ("sequence", "keys") and call.k.shape[-2] // shards.n % CHUNK:
+            return f"{self.name} merges parts of a multiple of {CHUNK} keys"
+        return super().supports(call)
+
+    def divided(self, shards: Shards) -> Functions:
+        return dividing.divided(shards, to_the_bit=True)
 
 
 def _gradients(backend: Any, call: Call, operands: Operands) -> dict[str, Array]:

@@ -7,7 +7,6 @@ watched in the meta tests (`exactness`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -25,20 +24,8 @@ from .laws import LAWS
 from .masks import Array
 from .operands import Operands
 from .problems import integers, normal, problem, rounded, some_mask
-from .subjects import BackendSubject, judge
+from .subjects import REPRODUCIBLE, Reproducible, judge
 from .trials import Call
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "out": reproducible.attention,
-    "lse": reproducible.attention_with_lse,
-    "weights": reproducible.attention_weights,
-}
-
-
-class ReproducibleSubject(BackendSubject):
-    """The same backend, answering in reproducible mode."""
-
-    functions = FUNCTIONS
 
 
 @pytest.mark.clause("REPRO-2")
@@ -70,7 +57,7 @@ def hold(backend: Any, name: str, most: int | None) -> None:
     """The trials of a law, answered in reproducible mode."""
     if host_of(backend.like).run is not DEFAULT.run:
         pytest.skip("each call of a law would be a program to compile")
-    verdicts, unsupported = judge(LAWS[name], ReproducibleSubject(backend), most)
+    verdicts, unsupported = judge(LAWS[name], Reproducible(backend), most)
     if not verdicts:
         pytest.skip(f"unsupported: {unsupported[0]}")
     failed = [verdict.message for _, verdict in verdicts if not verdict.ok]
@@ -79,7 +66,7 @@ def hold(backend: Any, name: str, most: int | None) -> None:
 
 def unrounded(backend: Any, call: Call) -> Array:
     """The output before its last rounding."""
-    operands = Operands(backend, call, FUNCTIONS)
+    operands = Operands(backend, call, REPRODUCIBLE)
     with reproducible.before_rounding():
         return np.asarray(backend.to_numpy(operands.function(*operands.arrays)))
 

@@ -15,6 +15,26 @@ from .clauses import CLAUSES
 from .masks import Array, Dropout, Mask
 
 Want = Literal["out", "lse", "weights", "gradients"]
+Along = Literal["sequence", "keys", "heads", "batch"]
+
+# What a subject may declare beside the capabilities of a backend.
+OF_SUBJECTS = {
+    "shards": "it divides a call among workers when it is asked to",
+    "shards_to_the_bit": "and has the same bits whatever their number",
+}
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Among how many workers a call is divided, in equal shards that follow each other.
+
+    along
+        "sequence": each has a shard of the queries and one of the keys. "keys": each has one of the keys, and all
+        queries. "heads", of k and v too; "batch", the first axis.
+    """
+
+    along: Along
+    n: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +51,8 @@ class Call:
     layout
         How the arrays lie in memory: "plain", "transposed" (the last two axes), "reversed" (every axis), "strided"
         (every second entry of the last axis) or "readonly".
+    shards
+        The division that is asked for; None: the subject's own affair. No call with one asks for weights.
     """
 
     q: Array
@@ -51,6 +73,7 @@ class Call:
     bias_dtype: str | None = None
     layout: str = "plain"
     implementation: str = "auto"
+    shards: Shards | None = None
 
     def but(self, **changes: Any) -> Call:
         """The same question with some parts changed."""

@@ -10,6 +10,7 @@ import pytest
 from attnspec_conformance import masks, oracle
 from attnspec_conformance.adapted import Adapted
 from attnspec_conformance.adapters import Adapter, Flag, Pairs, Sides
+from attnspec_conformance.clauses import CLAUSES
 from attnspec_conformance.laws import LAWS
 from attnspec_conformance.verdict import judge_all
 from verdicts import failed
@@ -17,6 +18,7 @@ from verdicts import failed
 import attnspec
 from attnspec.errors import AttnspecError
 
+SHARD = {clause for clause in CLAUSES if clause.startswith("SHARD")}  # of those who divide calls
 NAMES = {name: name for name in ("bias", "scale", "softcap", "sink", "keep", "rate")}
 UNBOUNDED = -7
 
@@ -80,8 +82,38 @@ def test_conventions_are_translated_both_ways():
     report = judge_all(Adapted(HEADS_LAST), cases=20)
     assert not failed(report)
     unsupported = {clause for clause, tally in report.by_clause().items() if not tally.passed}
-    assert unsupported == {"SOFTMAX-4", "SCORE-2", "PATH-2", "MASK-6c"}
+    assert unsupported == {"SOFTMAX-4", "SCORE-2", "PATH-2", "MASK-6c", *SHARD}
     assert set(report.required) & unsupported == {"SOFTMAX-4"}
+
+
+def by_heads(along, n):
+    """The kernel on one worker's heads after the other's."""
+
+    def kernel(q, k, v, **options):
+        parts = [
+            heads_last(*part, **options) for part in zip(*(np.split(x, n, axis=-2) for x in (q, k, v)), strict=True)
+        ]
+        outs, lses = zip(*parts, strict=True)
+        return np.concatenate(outs, axis=-2), np.concatenate(lses, axis=-1)
+
+    return kernel if along == "heads" else None
+
+
+def with_the_first_heads_alone(along, n):
+    def kernel(*arrays, **options):
+        out, lse = heads_last(*arrays, **options)
+        return np.where(np.arange(out.shape[-2])[:, None] * n < out.shape[-2], out, 0), lse
+
+    return kernel if along == "heads" else None
+
+
+@pytest.mark.parametrize(("shards", "expected"), [(by_heads, set()), (with_the_first_heads_alone, {"SHARD-1"})])
+def test_shards_are_judged_where_an_adapter_divides(shards, expected):
+    """What it does not divide is not asked, nor what has a mask of pairs, which is that of all heads."""
+    adapter = replace(HEADS_LAST, shards=shards, capabilities=("float64", "shards"), mask=None, arguments={})
+    report = judge_all(Adapted(adapter), [LAWS["heads_among_workers_have_their_undivided_answer"]])
+    assert failed(report) == expected
+    assert expected or report.by_clause()["SHARD-1"].passed
 
 
 def weights_of(q, k, v, *, hidden=None, keep=None, rate=0, **options):

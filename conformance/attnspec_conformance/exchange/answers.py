@@ -9,17 +9,19 @@ from typing import Any
 
 from ..judges import asked
 from ..subjects import MAY_LACK, NotJudgedError, dtype_of
-from ..trials import Call, Result
+from ..trials import OF_SUBJECTS, Call, Result
 from . import tensors
 from .calls import ExchangeError, Export
 
-EVERYTHING = ("float64", "float16", "bfloat16", "vjp")
+USUAL = ("float64", "float16", "bfloat16", "vjp")
+KNOWN = (*USUAL, *OF_SUBJECTS)
 
 
 class Answers:
     """A directory with `<id>.safetensors`, or `<id>.json` where a call is refused or unsupported, and `subject.json`.
 
-    Without `subject.json` the name is the directory's, and every capability is taken to be there.
+    Without `subject.json` the name is the directory's, and dtypes and gradients are taken to be there. Whoever divides
+    calls among workers has to say so: one that cannot would answer all the same.
     """
 
     live = False
@@ -34,7 +36,7 @@ class Answers:
         path = results / "subject.json"
         itself = _itself(path) if path.is_file() else {}
         self.name = itself.get("name", results.name)
-        self.capabilities: AbstractSet[str] = frozenset(itself.get("capabilities", EVERYTHING))
+        self.capabilities: AbstractSet[str] = frozenset(itself.get("capabilities", USUAL))
         self._lacks = frozenset(itself.get("lacks", ()))
         self._rounds_weights = itself.get("rounds_weights", False)
         self._base_two = itself.get("base_two", False)
@@ -98,7 +100,7 @@ class Answers:
 def _itself(path: Path) -> dict[str, Any]:
     """What a program says of itself. Raises `ExchangeError` for what subject.schema.json does not allow."""
     found = _object(path)
-    words = {"capabilities": EVERYTHING, "lacks": sorted(MAY_LACK)}
+    words = {"capabilities": KNOWN, "lacks": sorted(MAY_LACK)}
     kinds = {"name": (str, "a string"), "rounds_weights": (bool, "true or false"), "base_two": (bool, "true or false")}
     for name, value in found.items():
         if name in words:

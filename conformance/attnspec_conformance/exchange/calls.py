@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +22,7 @@ from ..masks import Array
 from ..trials import Call, Law
 from . import tensors
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class ExchangeError(AttnspecError, ValueError):
@@ -121,8 +121,11 @@ def encode(call: Call) -> tuple[bytes, dict[str, Any]]:
         "seed": None if call.dropout is None else call.dropout.seed,
         "layout": call.layout,
         "implementation": call.implementation,
+        "shards": None if call.shards is None else asdict(call.shards),
     }
     metadata = {name: str(value) for name, value in options.items() if value is not None}
+    if call.shards is not None:
+        metadata["shards"] = f"{call.shards.along} {call.shards.n}"
     given = {name: (np.asarray(x), dtype) for name, (x, dtype) in arrays.items() if x is not None}
     return tensors.encode(given, metadata), {**options, "mask": rule}
 

@@ -1,6 +1,6 @@
 """The promises about attention itself, by clause family."""
 
 from ..trials import LAWS
-from . import dropout, gradient, hiding, mask, path, recipes, score, shape, softmax
+from . import dropout, gradient, hiding, mask, path, recipes, score, shape, shard, softmax
 
-__all__ = ["LAWS", "dropout", "gradient", "hiding", "mask", "path", "recipes", "score", "shape", "softmax"]
+__all__ = ["LAWS", "dropout", "gradient", "hiding", "mask", "path", "recipes", "score", "shape", "shard", "softmax"]

@@ -3,7 +3,7 @@
 The class's name says what is wrong; `CATALOGUE` has the clauses whose laws have to fail it.
 """
 
-from . import dropout, gradients, hiding, layout, masks, numerics, scores, softmax
+from . import dropout, gradients, hiding, layout, masks, numerics, scores, shards, softmax
 from .faultless import CATALOGUE, Faultless
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "masks",
     "numerics",
     "scores",
+    "shards",
     "softmax",
 ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from attnspec_conformance import masks, oracle_random
 from attnspec_conformance.problems import rounded
-from attnspec_conformance.trials import Call, Result
+from attnspec_conformance.trials import OF_SUBJECTS, Call, Result
 
 CATALOGUE: dict[str, tuple[Any, tuple[str, ...]]] = {}
 
@@ -26,7 +26,9 @@ def breaks(*clauses):
 class Faultless:
     """Attention by the book, one overridable step a line. It computes in float64 and rounds once."""
 
-    capabilities = frozenset({"float64", "float16", "bfloat16", "in_place", "device_argument", "known_shapes", "vjp"})
+    capabilities = frozenset(
+        {"float64", "float16", "bfloat16", "in_place", "device_argument", "known_shapes", "vjp", *OF_SUBJECTS}
+    )
 
     @property
     def name(self):
