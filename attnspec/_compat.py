@@ -107,6 +107,9 @@ def namespace(*arrays: Array) -> Namespace:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in _namespaces and all(type(a) is kind for a in arrays):
         return _namespaces[name]
+    known = [_namespaces.get(f"{type(a).__module__}.{type(a).__qualname__}") for a in arrays]
+    if known[0] is not None and all(xp is known[0] for xp in known):  # such as a tensor and a Parameter
+        return known[0]
     wrapped = _outermost(arrays)
     if wrapped is not None:
         level = wrapped.level

