@@ -13,7 +13,7 @@ nox -s peers                            the suite on the attention of other libr
 nox -s "peers(torch)"                   one library
 nox -s suites                           which wrong implementations the suites of others notice; writes docs/suites.md
 nox -s scale                            attention among workers: JAX's sharding, torch.distributed, Dask
-nox -s hosts                            attnspec in other libraries: Flax, Equinox, Keras, ndonnx, checkpoints, typing
+nox -s hosts                            attnspec inside Flax, Equinox, Keras, transformers, ONNX; checkpoints; typing
 nox -s gpu                              the suite on torch's first CUDA device, and its bits beside those of the CPU
 """
 
@@ -185,8 +185,9 @@ def scale(session: nox.Session, engine: str) -> None:
 
 @nox.session(default=False)
 def hosts(session: nox.Session) -> None:
-    """Examples of attnspec in other libraries, models of transformers loaded, type checkers on a user's code."""
-    session.install("-q", "-r", "conformance/hosts_tests/constraints.txt", "-e", ".[conformance]")
+    """attnspec inside the libraries that its users have, their checkpoints, and type checkers on a user's code."""
+    constraints = "conformance/hosts_tests/constraints.txt"
+    session.install("-q", "-r", constraints, "-e", ".[conformance]", "-e", "backends/dask")
     session.run("pytest", "-q", "conformance/hosts_tests", *session.posargs, env=COMPILED)
 
 

@@ -1,7 +1,7 @@
 """What the queries of a shard have seen so far: sums over some of the keys, merged and at last finished.
 
-Two modes, one contract: arrays with the queries along their second last axis, which start with no key, take in the keys
-of one call after another, and end as (out, lse, ...).
+Arrays with the queries along their second last axis, which start with no key, take in the keys of one call after
+another, and end as (out, lse, ...). The ways that divide a call among workers share it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from . import reproducible
-from ._compat import widened
+from ._compat import Array, widened
+from .backward import attend_backward
 from .blocks import Seen, broken, nothing_seen, of_sink, row_sums
 from .dropout import kept_scale
+from .errors import OptionError
 from .fast import FAST
-from .numerics import Partial
-from .reproducible.doors import identically
-from .reproducible.partials import ARRAYS, folded
+from .numerics import Numerics, Partial
 from .reproducible.steady import STEADY
 from .request import Request
-from .tiling import over_queries
+from .shapes import Span
+from .tiling import in_parts, over_queries
 
 Rows = tuple[Any, ...]
 
@@ -45,14 +45,7 @@ class Fast:
     @staticmethod
     def of_keys(request: Request) -> Rows:
         """The rows that have seen the keys of this call alone."""
-        operands = FAST.prepare(request)
-
-        def rows(q: Any, stripe: Any, carry: None) -> tuple[Rows, None]:
-            part, seen = row_sums(request, FAST, operands, q, stripe)
-            return (*part, *seen), carry
-
-        (reference, total, out, some, bad_score, bad_value), _ = over_queries(request, FAST, rows, None)
-        return reference, total, out, some, bad_score | (operands.bad_q & some), bad_value
+        return in_parts(request, FAST, lambda part: _sums(part, FAST.suited(part)))
 
     @staticmethod
     def merge(request: Request, one: Rows, other: Rows) -> Rows:
@@ -74,42 +67,33 @@ class Fast:
         return out, lse[..., 0], part.reference, part.total
 
 
-class InOrder:
-    """Reproducible mode: the arrays of a `reproducible.Partial` of one chunk. Keys have to come in their order."""
+def _sums(request: Request, numerics: Numerics) -> Rows:
+    operands = numerics.prepare(request)
 
-    @staticmethod
-    def start(request: Request) -> Rows:
-        """See `Fast.start`."""
-        return _rows(_nothing(request))
+    def rows(q: Span, stripe: Span, carry: None) -> tuple[Rows, None]:
+        part, seen = row_sums(request, numerics, operands, q, stripe)
+        return (*part, *seen), carry
 
-    @staticmethod
-    def of_keys(request: Request) -> Rows:
-        """See `Fast.of_keys`; each chunk apart."""
-        return _rows(reproducible.partial(request.q, request.k, request.v, **options_of(request)))
-
-    @staticmethod
-    def merge(request: Request, one: Rows, other: Rows) -> Rows:
-        """See `Fast.merge`; the keys of the other are the next ones."""
-        chunks = tuple(request.xp.concat([a, b], axis=0) for a, b in zip(one, other, strict=True))
-        return _rows(_folded(_partial(request, chunks)))
-
-    @staticmethod
-    def finish(request: Request, rows: Rows) -> Rows:
-        """(out, lse)."""
-        return reproducible.finish(_partial(request, rows))
+    (*part, some, bad_score, bad_value), _ = over_queries(request, numerics, rows, None)
+    bad_score = bad_score if operands.bad_q is None else bad_score | (operands.bad_q & some)
+    return (*part, some, bad_score, bad_value)
 
 
-def _rows(part: reproducible.Partial) -> Rows:
-    return tuple(getattr(part, name) for name in ARRAYS)
+# Gradients that do not come from any key.
+OF_NO_KEYS = (".sink", ".dropout.rate")
 
 
-def _partial(request: Request, rows: Rows) -> reproducible.Partial:
-    return replace(_nothing(request), **dict(zip(ARRAYS, rows, strict=True)))
-
-
-def _nothing(request: Request) -> reproducible.Partial:
+def of_no_keys(request: Request, results: Rows, cotangents: Rows) -> dict[str, Array]:
+    """Those gradients: of a call without keys."""
     k, v = (x[..., :0, :] for x in (request.k, request.v))
-    return reproducible.partial(request.q, k, v, sink=request.sink, dropout=request.dropout)
+    blank = replace(
+        request, k=k, v=v, axes=replace(request.axes, K=0), mask=None, bias=None, q_positions=None, k_positions=None
+    )
+    gradients = attend_backward((blank, results, cotangents), FAST)
+    return {name: x for name, x in gradients.items() if f".{name}" in OF_NO_KEYS}
 
 
-_folded = identically(folded)
+def no_gradient(*saved: Any) -> dict[str, Array]:
+    """What reproducible partial results have."""
+    msg = 'reproducible attention that merges parts has no gradient; how="all_to_all" has one.'
+    raise OptionError(msg)

@@ -93,7 +93,8 @@ def broadcasts_to(shape: Sequence[int], target: Shape) -> bool:
 def known(name: str, x: Array) -> None:
     """Refuse an axis whose length is not known (lazy arrays): tiles are cut by length."""
     if not all(isinstance(n, int) for n in x.shape):
-        msg = f"{name} has the shape {x.shape}: every axis needs a known length. Compute its chunk sizes first."
+        msg = f"{name} has the shape {x.shape}: every axis needs a known length. "
+        msg += "Give it one: by Dask's compute_chunk_sizes(), by a number in place of a name in ndonnx."
         raise ShapeError(msg)
 
 

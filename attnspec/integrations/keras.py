@@ -18,7 +18,7 @@ from ..masks import as_mask, causal
 from ..shapes import floating, of_one_dtype
 from .jax import heads_first
 
-_BACKENDS = ("jax", "numpy", "torch")
+BACKENDS = ("jax", "numpy", "torch")
 
 
 def dot_product_attention(
@@ -119,8 +119,8 @@ def install() -> Iterator[None]:
     except ModuleNotFoundError as error:
         msg = "Keras is not installed: pip install keras."
         raise MissingFrameworkError(msg) from error
-    if backend.backend() not in _BACKENDS:
-        msg = f"Keras runs on {backend.backend()!r}; one of {', '.join(_BACKENDS)} is needed: set KERAS_BACKEND."
+    if backend.backend() not in BACKENDS:
+        msg = f"Keras runs on {backend.backend()!r}; one of {', '.join(BACKENDS)} is needed: set KERAS_BACKEND."
         raise OptionError(msg)
 
     def replacement(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:

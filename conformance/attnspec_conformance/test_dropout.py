@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import attnspec
-from attnspec.errors import OptionError
+from attnspec.errors import OptionError, ShapeError
 
 from . import bounds, masks, oracle, oracle_random
 from .judges import near
@@ -72,6 +73,68 @@ def test_a_rate_may_be_an_array(backend: Any, rate: float) -> None:
     exact = oracle.attention(call)
     verdict = near("out", np.asarray(backend.to_numpy(out)), exact.out, bounds.out(exact, "float32"))
     assert verdict.ok, verdict.message
+
+
+STARTS, SIZES, WHOLE = (0, 1, 2, 3), (2, 2, 3, 4), (2, 4, 5, 9)  # of a part (..., H, Q, K) and of its whole
+PLACES: dict[str, Callable[[int, int], Any]] = {
+    "numbers": lambda start, n: start,
+    "arrays without axes": lambda start, n: np.array(start, np.int32),
+    "an array for each row": lambda start, n: np.arange(start, start + n, dtype=np.int32),
+}
+
+
+@pytest.mark.clause("DROPOUT-3", "SHARD-2")
+@pytest.mark.parametrize("places", PLACES)
+def test_a_part_drops_what_the_whole_drops(backend: Any, places: str) -> None:
+    """Of attention's weights and of a tensor, by the seed 3 of `drop`."""
+    made = (PLACES[places](start, n) for start, n in zip(STARTS, SIZES, strict=True))
+    at = tuple(place if isinstance(place, int) else backend.asarray(place, dtype="int32") for place in made)
+    of_part = attnspec.Dropout(0.25, attnspec.random.key(3), whole=WHOLE, at=at)
+    part = tuple(slice(start, start + n) for start, n in zip(STARTS, SIZES, strict=True))
+
+    x = normal(1, *WHOLE)
+    nothing = backend.asarray(np.zeros(SIZES, np.float32))
+    got = attnspec.pre_norm(nothing, lambda _: backend.asarray(np.ascontiguousarray(x[part])), dropout=of_part)
+    np.testing.assert_array_equal(backend.to_numpy(got), drop(backend, x, 0.25)[part])
+
+    # Equal scores and the identity for values: the output is the kept weights.
+    q, k = (backend.asarray(np.zeros((*SIZES[:2], n, 1), np.float32)) for n in SIZES[2:])
+    v = backend.asarray(np.broadcast_to(np.eye(SIZES[3], dtype=np.float32), (*SIZES[:2], SIZES[3], SIZES[3])).copy())
+    kept = np.asarray(backend.to_numpy(attnspec.attention(q, k, v, dropout=of_part))) != 0
+    np.testing.assert_array_equal(kept, oracle_random.bernoulli(oracle_random.key(3), 0.75, WHOLE)[part])
+
+
+@pytest.mark.clause("DROPOUT-3", "ERROR-1")
+@pytest.mark.parametrize(
+    ("whole", "at", "words"),
+    [
+        (None, (0, 0, 0), "whole=None"),
+        ((3, 5, 7), (), r"at=\(\).*3 axes"),
+        ((2, 3, 5, 7), (0, 0, 0, 0), "both need an entry for each of its 3 axes"),
+        ((3, 5, 7), (0, 1, 0), "axis -2: at=1 for 5 of 5 entries.*from 0 to 0"),
+        ((3, 9, 7), (0, -1, 0), "axis -2: at=-1 for 5 of 9.*from 0 to 4"),
+        ((3, 5, 9), (0, 0, 0.5), "axis -1: at=0.5"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(backend: Any, whole: Any, at: Any, words: str) -> None:
+    q, k = backend.asarray(normal(1, 3, 5, 2)), backend.asarray(normal(2, 3, 7, 2))
+    option = attnspec.Dropout(0.5, attnspec.random.key(0), whole=whole, at=at)
+    with pytest.raises(ShapeError, match=words):
+        attnspec.attention(q, k, k, dropout=option)
+    with pytest.raises(ShapeError, match=words):
+        attnspec.residual.add(y := backend.asarray(normal(1, 3, 5, 7)), y, option)
+
+
+@pytest.mark.clause("DROPOUT-3", "ERROR-1")
+def test_places_are_signed_integers_one_or_one_for_each_row(backend: Any) -> None:
+    q, k = backend.asarray(normal(1, 3, 5, 2)), backend.asarray(normal(2, 3, 7, 2))
+    for place, words in (
+        (backend.asarray(np.zeros(4, np.int32), dtype="int32"), r"int32 of shape \(4,\)"),
+        (backend.asarray(np.zeros(5, np.float32)), r"float32 of shape \(5,\)"),
+    ):
+        option = attnspec.Dropout(0.5, attnspec.random.key(0), whole=(3, 9, 7), at=(0, place, 0))
+        with pytest.raises(ShapeError, match=words):
+            attnspec.attention(q, k, k, dropout=option)
 
 
 def half(backend: Any, dtype: str) -> None:

@@ -14,11 +14,12 @@ from attnspec.backward import attend_backward
 from attnspec.derivative import differentiable
 from attnspec.fast import FAST
 from attnspec.request import Request
-from attnspec.rows import Fast, InOrder, Rows, options_of
+from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys, options_of
 from attnspec.shards import Arrays, Lies
 from attnspec.struct import arrays_in
 
-from .ring import OF_NO_KEYS, loop, no_gradient, of_no_keys, sent_by
+from .ring import loop, sent_by
+from .rows import InOrder
 from .shards import Tile
 
 

@@ -11,7 +11,7 @@ zigzag order, in which each device holds a piece from the beginning and one from
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,13 +20,13 @@ from jax import lax
 from attnspec._compat import widened
 from attnspec.backward import attend_backward
 from attnspec.derivative import differentiable
-from attnspec.errors import OptionError
 from attnspec.fast import FAST
 from attnspec.request import Request
-from attnspec.rows import Fast, InOrder, Rows
+from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys
 from attnspec.shards import Arrays, Lies, may_see
 from attnspec.struct import arrays_in
 
+from .rows import InOrder
 from .shards import Tile
 
 ROWS = (Lies(queries=-2), Lies(queries=-1), Lies(queries=-2), Lies(queries=-2))  # out, lse, reference, total
@@ -150,26 +150,6 @@ class Ring:
             return lax.cond(seen, lambda carry: step(carry, tile, part), lambda carry: carry, carry), None
 
         return loop(pair, carry, of_q * of_k)
-
-
-# Gradients that do not come from any key.
-OF_NO_KEYS = (".sink", ".dropout.rate")
-
-
-def of_no_keys(request: Request, results: Rows, cotangents: Rows) -> Arrays:
-    """Those gradients: of a call without keys."""
-    k, v = (x[..., :0, :] for x in (request.k, request.v))
-    blank = replace(
-        request, k=k, v=v, axes=replace(request.axes, K=0), mask=None, bias=None, q_positions=None, k_positions=None
-    )
-    gradients = attend_backward((blank, results, cotangents), FAST)
-    return {name: x for name, x in gradients.items() if f".{name}" in OF_NO_KEYS}
-
-
-def no_gradient(*saved: Any) -> Arrays:
-    """What reproducible partial results have."""
-    msg = 'reproducible attention that merges parts has no gradient; how="all_to_all" has one.'
-    raise OptionError(msg)
 
 
 def loop(step: Callable[..., Any], carry: Any, times: int) -> Any:

@@ -23,9 +23,9 @@ def _has_bfloat16() -> bool:
     return True
 
 
-capabilities: frozenset[str] = frozenset({"float64", "float16", "vjp", "in_place", "device_argument", "known_shapes"}) | (
-    {"bfloat16"} if _has_bfloat16() else set()
-)
+capabilities: frozenset[str] = frozenset(
+    {"float64", "float16", "vjp", "in_place", "device_argument", "known_shapes"}
+) | ({"bfloat16"} if _has_bfloat16() else set())
 
 
 def devices() -> list[str]:

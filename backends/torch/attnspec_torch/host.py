@@ -15,6 +15,8 @@ from attnspec.host import Host
 from attnspec.prng import rounds
 from attnspec.struct import flatten, unflatten
 
+from .dtensors import SHARDS
+
 _PRODUCTS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
 
 
@@ -178,4 +180,5 @@ HOST = Host(
     threefry=threefry,
     register=register,
     device_of=lambda x: x.device,
+    kernels=(SHARDS,),
 )

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 from attnspec import fast, request, rules, terms
 from attnspec.parts import part_of
 
 from .registry import breaks
 
+dropout = import_module("attnspec.dropout")  # the package's attribute of this name is the function
+
 
 @breaks("DROPOUT-3", "test_parts")
 def every_part_draws_from_the_start(patch):
     right = request.Request.part
     patch.setattr(request.Request, "part", lambda self, block: replace(right(self, block), dropout=self.dropout))
+
+
+@breaks("DROPOUT-3", "test_dropout")
+def a_part_draws_as_if_it_were_the_whole(patch):
+    patch.setattr(dropout, "_index", lambda xp, rows, at: rows)
+
+
+@breaks("DROPOUT-3", "test_dropout")
+def a_place_for_each_row_is_forgotten(patch):
+    right = dropout._index
+    patch.setattr(dropout, "_index", lambda xp, rows, at: rows if getattr(at, "ndim", 0) else right(xp, rows, at))
 
 
 @breaks("PATH-1", "test_parts")
