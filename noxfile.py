@@ -169,7 +169,7 @@ def peers(session: nox.Session, library: str) -> None:
 
 
 @nox.session(default=False)
-@nox.parametrize("engine", ENGINES, ids=list(ENGINES))
+@nox.parametrize("engine", list(ENGINES), ids=list(ENGINES))
 def scale(session: nox.Session, engine: str) -> None:
     """8 devices and 2 processes in JAX; 2 and 4 in torch; out of core in Dask; processes that are killed in all."""
     if engine in BACKENDS:
