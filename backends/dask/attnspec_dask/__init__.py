@@ -1,1 +1,1 @@
-"""attnspec on Dask: `attnspec.attention` by chunks, and `attnspec_dask.reproducible` with the same bits for any."""
+"""attnspec on Dask: attention and its gradients by chunks, in reproducible mode with the same bits for any chunks."""

@@ -166,6 +166,6 @@ class Part:
 
     def request(self, arrays: tuple[Any, ...]) -> Request:
         """The call of the chunks."""
-        given = clothed(dict(zip(self.names, arrays, strict=True)), self.kinds)
-        found = self.tile.request(self.frame, given, dict.fromkeys(given, Lies()))
-        return replace(found, sink=given.get(".sink", self.frame.sink)) if self.first else found
+        whole: Request = with_arrays("", self.frame, clothed(dict(zip(self.names, arrays, strict=True)), self.kinds))
+        found = self.tile.request(whole, {}, {})
+        return replace(found, sink=whole.sink) if self.first else found

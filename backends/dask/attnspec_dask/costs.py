@@ -56,37 +56,53 @@ class Axes:
         return levels
 
     def partial(self, *, reproducible: bool = False) -> int:
-        """Bytes of a partial result: out and lse, or sums of float64 for each 256 keys."""
+        """Bytes of a partial result: sums and three flags of each row, in float64 for each 256 keys if reproducible."""
         rows = self.H * self.q_chunk
         if reproducible:
             return -(-self.k_chunk // CHUNK) * rows * ((self.E + 2) * 8 + 3)
-        return rows * (self.E + 1) * self.itemsize
+        return rows * ((self.E + 2) * self.itemsize + 3)
 
 
-def memory(axes: Axes, *, threads: int = 1, every: int = 4, reproducible: bool = False) -> int:
+def memory(axes: Axes, *, threads: int = 1, every: int = 4, reproducible: bool = False, gradients: bool = False) -> int:
     """The most bytes that a worker needs beyond those that it has when idle.
 
     threads (4 keys + queries + tile + partial) + 2 keys + (every depth + 1) rows partial + H Q (D + E + 1) itemsize
 
     A thread has its chunks, a copy of the keys for the computation, and the tile; as many chunks again are read ahead,
     and one is on its way in or out, twice; partial results wait for those that they merge with; the queries and the
-    result are whole somewhere. In reproducible mode the copies are slices in float64.
+    result are whole somewhere. In reproducible mode a chunk of keys is of float64, and the copies are its slices.
+
+    With gradients, of one chunk of queries, a thread has two tiles more and the gradients of its chunks; those of the
+    keys wait to be written, twice; those of the queries for each other; and the rows and their cotangents are whole.
     """
     wide = 8 if reproducible else axes.itemsize
-    part = axes.partial(reproducible=reproducible)
-    copies = 1 + (6 if reproducible else 1) * wide // axes.itemsize
-    working = copies * axes.keys + axes.queries * wide // axes.itemsize + TILE * wide + part
+    part, keys = axes.partial(reproducible=reproducible), axes.keys * wide // axes.itemsize
+    working = (7 if reproducible else 2) * keys + axes.queries * wide // axes.itemsize + TILE * wide + part
     whole = axes.H * axes.Q * (axes.D + axes.E + 1) * axes.itemsize
     waiting = (every * axes.depth(every) + 1) * axes.rows * part
-    return threads * (working + 2 * axes.keys) + 2 * axes.keys + waiting + whole
+    needed = threads * (working + 2 * keys) + 2 * keys + waiting + whole
+    if gradients:
+        waiting = (every * axes.depth(every) + 1) * axes.rows * axes.queries
+        whole = axes.H * axes.Q * (axes.D + 2 * axes.E + 6) * axes.itemsize
+        needed += threads * (2 * TILE * wide + keys + axes.queries) + 2 * keys + waiting + whole
+    return needed
 
 
-def read_bytes(axes: Axes) -> int:
-    """Bytes of keys and values that are read in all: once for each chunk of queries."""
-    return axes.rows * axes.G * axes.K * (axes.D + axes.E) * axes.itemsize
+def read_bytes(axes: Axes, *, gradients: bool = False) -> int:
+    """Bytes of keys and values that are read in all: once for each chunk of queries, and once more for gradients."""
+    return (2 if gradients else 1) * axes.rows * axes.G * axes.K * (axes.D + axes.E) * axes.itemsize
 
 
-def moved_bytes(axes: Axes, *, workers: int = 2, reproducible: bool = False) -> int:
-    """The most bytes that go from worker to worker: queries to each, keys and values and partial results once."""
-    queries = (workers - 1) * axes.H * axes.Q * axes.D * axes.itemsize
-    return queries + read_bytes(axes) + axes.tasks * axes.partial(reproducible=reproducible)
+def moved_bytes(axes: Axes, *, workers: int = 2, reproducible: bool = False, gradients: bool = False) -> int:
+    """The most bytes that go from worker to worker: queries to each, keys and values and partial results once.
+
+    In reproducible mode keys and values go as float64. With gradients, rows and their cotangents go to each, and what a
+    pair of chunks gives to the gradients of both goes once.
+    """
+    keys = read_bytes(axes) * (8 if reproducible else axes.itemsize) // axes.itemsize
+    to_each = axes.H * axes.Q * axes.D * axes.itemsize
+    moved = (workers - 1) * to_each + keys + axes.tasks * axes.partial(reproducible=reproducible)
+    if gradients:
+        rows = axes.H * axes.Q * 2 * (axes.E + 3) * axes.itemsize
+        moved += (workers - 1) * (rows + to_each) + 2 * read_bytes(axes) + axes.tasks * axes.queries
+    return moved

@@ -14,7 +14,7 @@ import dask
 import dask.array as da
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import Task, TaskRef
+from dask.task_spec import Alias, Task, TaskRef
 
 from attnspec import Request
 from attnspec._compat import dtype_name, widened
@@ -49,15 +49,13 @@ def _of_heads(cut: Cut, mode: Mode, like: da.Array) -> Rows:
         rows.append(tasks.add(mode.finish, mode.merged(parts, tasks.add, every())))
     lead: Chunks = (*((n,) for n in (*axes.lead, axes.H)), cut.q_chunks)
     of_results: list[Chunks] = [(*lead, (axes.E,)), lead, (*lead, (1,)), (*lead, (1,))]
-    out, lse, reference, total = (
-        tasks.array(f"{name}-of", {_place(q, chunks, len(lead)): (row, n) for q, row in enumerate(rows)}, chunks, like)
-        for n, (name, chunks) in enumerate(zip(("out", "lse", "reference", "total"), of_results, strict=True))
-    )
+    results = []
+    for n, chunks in enumerate(of_results):
+        places = [tuple(q if axis == len(lead) - 1 else 0 for axis in range(len(chunks))) for q in range(len(rows))]
+        found = {place: tasks.add(getitem, row, n) for place, row in zip(places, rows, strict=True)}
+        results.append(tasks.array(f"rows-{n}", found, chunks, like))
+    out, lse, reference, total = results
     return out, lse, reference, total
-
-
-def _place(q: int, chunks: Chunks, leading: int) -> Place:
-    return tuple(q if axis == leading - 1 else 0 for axis in range(len(chunks)))
 
 
 def _of_part(mode: Mode, part: Part, *arrays: Any) -> Any:
@@ -66,7 +64,7 @@ def _of_part(mode: Mode, part: Part, *arrays: Any) -> Any:
 
 def every() -> int:
     """How many results one task merges."""
-    return max(2, dask.config.get("split_every", 4))
+    return max(2, int(dask.config.get("split_every", 4)))
 
 
 class Tasks(dict[Any, Task]):
@@ -80,19 +78,19 @@ class Tasks(dict[Any, Task]):
     def add(self, function: Callable[..., Any], *args: Any) -> TaskRef:
         """One more, given the results of those tasks that are among the arguments."""
         key = (self.name, len(self))
-        self[key] = Task(key, _quietly, function, *args)
+        self[key] = Task(key, quietly, function, *args)
         return TaskRef(key)
 
-    def array(self, what: str, parts: Mapping[Place, tuple[TaskRef, Any]], chunks: Chunks, like: da.Array) -> da.Array:
-        """The array whose chunk at each place is that item of what a task returns."""
+    def array(self, what: str, parts: Mapping[Place, TaskRef], chunks: Chunks, like: da.Array) -> da.Array:
+        """The array whose chunk at each place is what a task returns."""
         name = f"{what}-{self.name}"
-        layer = {(name, *place): Task((name, *place), getitem, *part) for place, part in parts.items()}
+        layer = {(name, *place): Alias((name, *place), part) for place, part in parts.items()}
         below = HighLevelGraph.from_collections(self.name, self, self.needed)
         graph = HighLevelGraph({**below.layers, name: layer}, {**below.dependencies, name: {self.name}})
         return da.Array(graph, name, chunks, dtype=like.dtype, meta=like._meta)
 
 
-def _quietly(function: Callable[..., Any], *args: Any) -> Any:
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """In a task: as the doors of attnspec call what is behind them."""
     with scope():
-        return function(*args)
+        return function(*args, **options)

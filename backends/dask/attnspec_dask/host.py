@@ -5,6 +5,7 @@ A host may be loaded while attnspec itself is being imported, so what needs the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from attnspec._compat import remember
+from attnspec._compat import cast, remember
 from attnspec.host import Host, Kernel
 
 from . import namespace
@@ -46,6 +47,27 @@ def _packed(*words: Any) -> Any:
     return np.asarray(high, np.int64) << 32 | np.asarray(low, np.int64) & 0xFFFFFFFF
 
 
+def run(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
+    """Attention and its gradients by chunks, where they can be taken apart; anything else as it is."""
+    from attnspec.backward import attend_backward
+    from attnspec.blocks import attend
+
+    from . import gradients, graph, modes
+
+    if function is attend and unsupported(operands) is None:
+        return graph.attend(operands, modes.mode_of(*static))
+    if function is attend_backward and unsupported(operands[0]) is None:
+        return gradients.pull(operands, *static)
+    return function(operands, *static)
+
+
+def sealed(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+    """One task for each chunk, where chunks have nothing to do with each other."""
+    from . import sealed as by_chunk
+
+    return by_chunk.sealed(function, *arrays, **static)
+
+
 def unsupported(request: Any) -> str | None:
     """Why a call cannot be taken apart into chunks; None if it can."""
     from . import chunks
@@ -57,9 +79,12 @@ def by_chunks(request: Any) -> tuple[Any, Any]:
     """(out, lse), in default mode."""
     from . import graph, modes
 
-    return graph.attend(request, modes.Default())
+    out, lse, *_ = graph.attend(request, modes.Default())
+    return cast(out, request.q.dtype), lse
 
 
 remember(da.Array, namespace)
 
-HOST = Host(scope=scope, dtype=dtype, threefry=threefry, kernels=(Kernel("chunks", unsupported, by_chunks),))
+kernels = (Kernel("chunks", unsupported, by_chunks),)
+
+HOST = Host(scope=scope, dtype=dtype, run=run, threefry=threefry, kernels=kernels, sealed=sealed)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
+from operator import or_
 from typing import Any, Protocol
 
 from dask.sizeof import sizeof
 
-import attnspec
-from attnspec import Request, reproducible
-from attnspec._compat import Array
-from attnspec.blocks import attend
+from attnspec import Request, Span, reproducible
+from attnspec._compat import Array, namespace, unwrapped
+from attnspec.blocks import Seen, broken, row_sums
+from attnspec.dropout import kept_scale
 from attnspec.fast import FAST
-from attnspec.numerics import Partial
+from attnspec.numerics import Numerics, Partial
 from attnspec.reproducible.arrays import Identical, wide
 from attnspec.reproducible.partials import folded
 from attnspec.reproducible.steady import STEADY
 from attnspec.rows import options_of
 from attnspec.struct import arrays_in
+from attnspec.tiling import in_parts, over_queries
 
 from .chunks import Lengths, key_chunks_of_whole_sums
 
 Add = Callable[..., Any]  # add(function, *results of tasks) -> the result of a task
+Sums = tuple[Array, ...]  # those of a `numerics.Partial`, and of a `blocks.Seen`
 Rows = tuple[Array, Array, Array, Array]  # out, lse, reference, total: the results of `attnspec.blocks.attend`
 
 
@@ -45,16 +49,21 @@ class Mode(Protocol):
         """The whole arrays of them, of a call in that dtype."""
 
 
+def mode_of(numerics: Numerics) -> Mode:
+    """The mode whose operations these are."""
+    return Default() if numerics is FAST else Reproducible()
+
+
 class Default:
-    """The results themselves; a tree."""
+    """The sums of the walk, and what its rows have seen; a tree."""
 
     def key_chunks(self, lengths: Lengths) -> Lengths:
         """Any."""
         return lengths
 
-    def partial(self, request: Request) -> Rows:
+    def partial(self, request: Request) -> Sums:
         """Half precision is widened: nothing is rounded to it before the last merge."""
-        return attend(request, FAST)
+        return in_parts(request, FAST, _sums)
 
     def merged(self, parts: Sequence[Any], add: Add, every: int) -> Any:
         """So many at a time."""
@@ -63,19 +72,36 @@ class Default:
             parts = [add(_merged, *group) if len(group) > 1 else group[0] for group in groups]
         return parts[0]
 
-    def finish(self, part: Rows) -> Rows:
-        """They are what they are."""
-        return part
+    def finish(self, part: Sums) -> Rows:
+        """Normalised, and NaN where it has to be."""
+        sums, seen = Partial(*part[:3]), Seen(*part[3:])
+        xp = namespace(sums.total)
+        out, lse = FAST.finish(sums)
+        nan_lse, nan_out = broken(None, sums, seen)
+        out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse[..., 0], math.nan, lse)
+        return out, lse, sums.reference, sums.total
 
     def results(self, rows: Rows, dtype: str) -> Rows:
         """They are what they are."""
         return rows
 
 
-def _merged(*parts: Rows) -> Rows:
-    out, lse = attnspec.merge_attention([part[:2] for part in parts])
-    sums = reduce(STEADY.merge, (Partial(reference, total, total) for _, _, reference, total in parts))
-    return out, lse, sums.reference, sums.total
+def _sums(request: Request) -> Sums:
+    numerics = FAST.suited(request)
+    operands = numerics.prepare(request)
+
+    def rows(q: Span, stripe: Span, carry: None) -> tuple[Sums, None]:
+        part, seen = row_sums(request, numerics, operands, q, stripe)
+        bad = seen.bad_score if operands.bad_q is None else seen.bad_score | (q.of(operands.bad_q, -2) & seen.any)
+        kept = 1.0 if request.dropout is None else kept_scale(request.dropout, part.out)
+        return (part.reference, part.total, part.out * kept, seen.any, bad, seen.bad_value), carry
+
+    return over_queries(request, numerics, rows, None)[0]
+
+
+def _merged(*parts: Sums) -> Sums:
+    sums = reduce(STEADY.merge, (Partial(*part[:3]) for part in parts))
+    return (*sums, *(reduce(or_, flags) for flags in zip(*(part[3:] for part in parts), strict=True)))
 
 
 class Reproducible:
@@ -99,13 +125,14 @@ class Reproducible:
     def finish(self, part: reproducible.Partial) -> Rows:
         """In float64: what they are rounded to is not known here."""
         whole = folded(part)
-        rows = (*reproducible.finish(whole), whole.reference[0, ...], whole.total[0, ...])
-        return tuple(x.value for x in rows)
+        out, lse = reproducible.finish(whole)
+        return out.value, lse.value, whole.reference[0, ...].value, whole.total[0, ...].value
 
     def results(self, rows: Rows, dtype: str) -> Rows:
         """As arrays of reproducible mode."""
-        out, lse, *sums = rows
-        return Identical(out, "float64"), Identical(lse, wide(dtype)), *(Identical(x, "float64") for x in sums)
+        kinds = ("float64", wide(dtype), "float64", "float64")
+        out, lse, reference, total = map(Identical, rows, kinds)
+        return out, lse, reference, total
 
 
 def _added(*parts: reproducible.Partial) -> reproducible.Partial:
@@ -116,4 +143,4 @@ def _added(*parts: reproducible.Partial) -> reproducible.Partial:
 @sizeof.register(reproducible.Partial)  # type: ignore[untyped-decorator]
 def _size(part: reproducible.Partial) -> int:
     """Its bytes, by which Dask decides what to keep in memory."""
-    return sum(getattr(x, "value", x).nbytes for x in arrays_in("", part).values())
+    return sum(unwrapped(x).nbytes for x in arrays_in("", part).values())

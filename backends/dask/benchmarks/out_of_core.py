@@ -3,9 +3,10 @@
     python backends/dask/benchmarks/out_of_core.py                      200,000 keys, two workers of 600 MB
     python backends/dask/benchmarks/out_of_core.py --keys 50000 100000 200000 --queries 512 1024
     python backends/dask/benchmarks/out_of_core.py --mode reproducible --chunk 2048 --keys 20000
+    python backends/dask/benchmarks/out_of_core.py --mode gradients --progress
 
-Each line is one run on fresh workers. "formula" is what the README says that a worker may need beyond what it has when
-idle, and that the others may send it, for the axes of that run.
+Each line is one run on fresh workers. "formula" is what docs/scale/dask.md says that a worker may need beyond what it
+has when idle, and that workers may send each other, for the axes of that run.
 """
 
 from __future__ import annotations
@@ -14,25 +15,35 @@ import argparse
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attnspec_dask.reproducible
 import dask
 import dask.array as da
 import numpy as np
 import zarr
 from attnspec_dask.costs import Axes, memory, moved_bytes, read_bytes
-from dask.distributed import Client, LocalCluster, progress
+from dask.distributed import Client, LocalCluster, progress, wait
 
 import attnspec
+from attnspec import reproducible
 
 H, D = 4, 64
-MODES: dict[str, Callable[..., Any]] = {
-    "default": attnspec.attention_with_lse,
-    "reproducible": attnspec_dask.reproducible.attention_with_lse,
-}
+MODES = ("default", "reproducible", "gradients")
+
+
+def _asked(mode: str, folder: str, q: da.Array, k: da.Array, v: da.Array, mask: Any) -> tuple[Any, ...]:
+    """out, and lse or what it takes to have the gradients: that of q, and those of k and v written to zarr."""
+    if mode != "gradients":
+        module = attnspec if mode == "default" else reproducible
+        return module.attention_with_lse(q, k, v, mask=mask)  # type: ignore[no-any-return]
+    out, back = attnspec.vjp(lambda q, k, v: attnspec.attention(q, k, v, mask=mask), q, k, v)
+    of_q, *of_keys = back(out)
+    stores = [
+        zarr.create_array(f"{folder}/gradient{n}", shape=x.shape, chunks=x.chunksize, dtype=x.dtype, overwrite=True)
+        for n, x in enumerate(of_keys)
+    ]
+    return out, of_q, *da.store(of_keys, stores, compute=False, lock=False)
 
 
 def main() -> None:
@@ -82,22 +93,24 @@ def _run(folder: str, keys: int, queries: int, args: argparse.Namespace) -> None
         client.run(_warm)
         idle = max(client.run(_peak, anew=True).values())
         k, v = (da.from_zarr(f"{folder}/{name}{keys}") for name in "kv")
-        result = MODES[args.mode](da.from_array(q, chunks=(H, q_chunk, D)), k, v, mask=mask)
+        result = _asked(args.mode, folder, da.from_array(q, chunks=(H, q_chunk, D)), k, v, mask)
         tasks = len(dict(dask.optimize(*result)[0].__dask_graph__()))
         start = time.perf_counter()
-        futures = client.persist(result)
+        futures = client.persist(list(result))
         if args.progress:
             progress(*futures)
-        out, _ = client.gather(client.compute(futures))
+        wait(futures)
+        out = client.gather(client.compute(futures[0]))
         seconds = time.perf_counter() - start
         peak = max(client.run(_peak).values())
         sent = sum(client.run(_sent).values())
     error = _error(f"{folder}/k{keys}", f"{folder}/v{keys}", q, out, causal=args.causal)
-    exact = args.mode == "reproducible"
+    exact, pulled = args.mode == "reproducible", args.mode == "gradients"
+    needed = memory(axes, reproducible=exact, gradients=pulled)
+    moved = moved_bytes(axes, workers=args.workers, reproducible=exact, gradients=pulled)
     print(
-        f"{keys} {queries} | {seconds:.1f} {tasks} | {peak / 1e6:.0f} {idle / 1e6:.0f} "
-        f"{memory(axes, reproducible=exact) / 1e6:.0f} | {read_bytes(axes) / 1e6:.0f} | "
-        f"{sent / 1e6:.1f} {moved_bytes(axes, workers=args.workers, reproducible=exact) / 1e6:.1f} | {error:.1e}",
+        f"{keys} {queries} | {seconds:.1f} {tasks} | {peak / 1e6:.0f} {idle / 1e6:.0f} {needed / 1e6:.0f} | "
+        f"{read_bytes(axes, gradients=pulled) / 1e6:.0f} | {sent / 1e6:.1f} {moved / 1e6:.1f} | {error:.1e}",
         flush=True,
     )
 
@@ -106,7 +119,7 @@ def _warm() -> None:
     """What a worker imports and compiles belongs to its idle state."""
     x: Any = np.ones((1, 1), np.float32)
     attnspec.attention(x, x, x)
-    attnspec.reproducible.attention(x, x, x)
+    reproducible.attention(x, x, x)
 
 
 def _peak(*, anew: bool = False) -> int:

@@ -54,3 +54,28 @@ def chunked(x: np.ndarray, *chunks: int) -> da.Array:
 def in_chunks(arrays: tuple[np.ndarray, ...], keys: int = 256, queries: int = 40) -> tuple[da.Array, ...]:
     q, k, v = arrays
     return chunked(q, 1, 4, queries, D), chunked(k, 1, 1, keys, D), chunked(v, 1, 1, keys, E)
+
+
+def counted(x: Any, reads: list[int]) -> da.Array:
+    """An array that notes which of its chunks are read."""
+
+    def read(chunk: Any, block_info: Any = None) -> Any:
+        if block_info:
+            reads.append(block_info[0]["chunk-location"][-2])
+        return chunk
+
+    return x.map_blocks(read, dtype=x.dtype, meta=x._meta)
+
+
+class InSmallChunks:
+    """The backend, with every array in chunks of three along every axis."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def asarray(self, x: Any, **options: Any) -> da.Array:
+        made = self._backend.asarray(x, **options)
+        return made.rechunk(dict.fromkeys(range(made.ndim), 3)) if made.size else made

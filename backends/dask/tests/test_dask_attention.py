@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attnspec_dask.reproducible
 import dask
 import dask.array as da
 import numpy as np
@@ -18,6 +17,7 @@ from conftest import (  # type: ignore[import-not-found]
     E,
     G,
     H,
+    InSmallChunks,
     K,
     Q,
     call,
@@ -29,13 +29,21 @@ from conftest import (  # type: ignore[import-not-found]
 import attnspec
 from attnspec import reproducible
 from attnspec.backend import choose
-from attnspec.errors import KernelError, OptionError, ShapeError
+from attnspec.errors import KernelError, ShapeError
 
 RNG = np.random.default_rng(0)
 Q_IDS, K_IDS = (np.sort(RNG.integers(0, 4, (B, n))).astype(np.int32) for n in (Q, K))
 SEEN = RNG.random((B, 1, Q, K)) < 0.6
 ADDED = normal(5, H, Q, K)
 PLACES = np.cumsum(RNG.integers(0, 3, Q)).astype(np.int32)
+
+RNG_KEY = attnspec.random.key(7)
+
+
+def folded(of: Any) -> Any:
+    """A key whose words are arrays."""
+    return attnspec.random.fold_in(RNG_KEY, of(np.asarray(3, np.int32)))
+
 
 # Each gives the same options in Dask's arrays and in NumPy's; what it is given makes an array of the one or the other.
 OPTIONS: dict[str, Any] = {
@@ -55,6 +63,12 @@ OPTIONS: dict[str, Any] = {
     "an array for the scale": lambda of: {"scale": of(np.asarray(0.4, np.float32))},
     "ranges": lambda of: {"mask": attnspec.causal(), "q_positions": range(500, 500 + Q), "k_positions": range(K)},
     "positions": lambda of: {"mask": attnspec.causal(100), "bias": attnspec.alibi(H), "q_positions": of(PLACES)},
+    "dropout": lambda of: {"mask": attnspec.causal(300), "dropout": attnspec.Dropout(0.4, RNG_KEY)},
+    "dropout of arrays": lambda of: {"dropout": attnspec.Dropout(of(np.asarray(0.4, np.float32)), folded(of))},
+    "dropout of a part": lambda of: {
+        "dropout": attnspec.Dropout(0.4, RNG_KEY, whole=(5, 9, 4 * Q, 2 * K), at=(3, 2, of(PLACES), 7))
+    },
+    "everything dropped": lambda of: {"dropout": attnspec.Dropout(1.0, RNG_KEY)},
 }  # fmt: skip
 
 
@@ -66,7 +80,7 @@ def options(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_reproducible_mode_has_the_bits_of_the_undivided_call(name: str, nothing_is_computed: None) -> None:
     arrays = call()
     for_dask, for_numpy = options(name)
-    found = attnspec_dask.reproducible.attention_with_lse(*in_chunks(arrays), **for_dask)
+    found = reproducible.attention_with_lse(*in_chunks(arrays), **for_dask)
     wanted = reproducible.attention_with_lse(*arrays, **for_numpy)
     assert [x.numblocks for x in found] == [(2, 2, 2, 1), (2, 2, 2)]
     for x, y in zip(dask.compute(*found, scheduler="synchronous"), wanted, strict=True):
@@ -92,7 +106,7 @@ def test_default_mode_is_the_undivided_call_but_for_rounding(name: str, nothing_
 def test_ids_of_segments_may_be_lists() -> None:
     chunks = in_chunks(call())
     as_lists, as_arrays = (
-        attnspec_dask.reproducible.attention(*chunks, mask=attnspec.segments(*map(made, (Q_IDS[0], K_IDS[0]))))
+        reproducible.attention(*chunks, mask=attnspec.segments(*map(made, (Q_IDS[0], K_IDS[0]))))
         for made in (np.ndarray.tolist, da.from_array)
     )
     np.testing.assert_array_equal(as_lists.compute(), as_arrays.compute())
@@ -106,7 +120,7 @@ def test_any_tree_of_merges_has_the_same_answer(split_every: int) -> None:
     chunks = in_chunks(arrays, keys=90, queries=2)
     with dask.config.set(split_every=split_every):
         found = attnspec.attention(*chunks, mask=attnspec.padding(K - 50))
-        same = attnspec_dask.reproducible.attention(*chunks, mask=attnspec.padding(K - 50))
+        same = reproducible.attention(*chunks, mask=attnspec.padding(K - 50))
     assert np.max(np.abs(found.compute() - wanted)) <= 2.0**-53 * (K + D) * 2.0**5
     np.testing.assert_array_equal(same.compute(), exact)
 
@@ -117,7 +131,7 @@ def test_chunks_of_any_length_give_the_same_bits(dtype: str, keys: Any) -> None:
     q, k, v = call(dtype, Q=3)
     rows = (q.shape[:-2], k.shape[:-2])
     chunks = (da.from_array(q), *(da.from_array(x, chunks=(*rows[1], keys, x.shape[-1])) for x in (k, v)))
-    found = dask.compute(*attnspec_dask.reproducible.attention_with_lse(*chunks))
+    found = dask.compute(*reproducible.attention_with_lse(*chunks))
     for x, y in zip(found, reproducible.attention_with_lse(q, k, v), strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(x, y)
@@ -126,7 +140,7 @@ def test_chunks_of_any_length_give_the_same_bits(dtype: str, keys: Any) -> None:
 def test_values_may_be_chunked_unlike_keys_and_along_their_width() -> None:
     q, k, v = call(Q=3)
     chunks = chunked(q, 2, 3), chunked(k, 200, 3), chunked(v, 77, 2)
-    found = attnspec_dask.reproducible.attention(*chunks)
+    found = reproducible.attention(*chunks)
     np.testing.assert_array_equal(found.compute(), reproducible.attention(q, k, v))
 
 
@@ -134,7 +148,7 @@ def test_leading_axes_broadcast() -> None:
     q, k, v = call(Q=3, K=40)
     q = np.stack([q, -q])  # (2, B, H, Q, D)
     chunks = chunked(q, 1, 1, H, 3, D), chunked(k[:1], 1, G, 20, D), chunked(v, 1, G, 20, E)
-    found = attnspec_dask.reproducible.attention(*chunks)
+    found = reproducible.attention(*chunks)
     assert found.numblocks == (2, 2, 1, 1, 1)
     np.testing.assert_array_equal(found.compute(), reproducible.attention(q, k[:1], v))
 
@@ -144,7 +158,7 @@ def test_axes_may_be_empty(axes: dict[str, int]) -> None:
     arrays = call(**({"Q": 3, "K": 7} | axes))
     chunks = [da.from_array(x) for x in arrays]
     wanted = reproducible.attention_with_lse(*arrays)
-    for module in (attnspec, attnspec_dask.reproducible):
+    for module in (attnspec, reproducible):
         found = module.attention_with_lse(*chunks)
         assert [x.shape for x in found] == [x.compute().shape for x in found] == [y.shape for y in wanted]
     for x, y in zip(found, wanted, strict=True):
@@ -153,7 +167,7 @@ def test_axes_may_be_empty(axes: dict[str, int]) -> None:
 
 def test_heads_without_a_batch_have_neither_axis() -> None:
     q, k, v = (x[0, 0] for x in call())
-    for module in (attnspec, attnspec_dask.reproducible):
+    for module in (attnspec, reproducible):
         out, lse = module.attention_with_lse(chunked(q, 9, D), chunked(k, 256, D), chunked(v, 256, E))
         assert (out.shape, lse.shape) == ((Q, E), (Q,))
     np.testing.assert_array_equal(out, reproducible.attention(q, k, v))
@@ -162,25 +176,11 @@ def test_heads_without_a_batch_have_neither_axis() -> None:
 def test_an_array_of_unknown_chunks_is_refused() -> None:
     q, k, _ = in_chunks(call())
     unknown = k[0, 0][k[0, 0, :, 0] > 0]
-    for module in (attnspec, attnspec_dask.reproducible):
-        with pytest.raises(ShapeError, match="Compute its chunk sizes first"):
+    for module in (attnspec, reproducible):
+        with pytest.raises(ShapeError, match="compute_chunk_sizes"):
             module.attention(q[0, 0], unknown, unknown)
     known = unknown.compute_chunk_sizes()
     assert attnspec.attention(q[0, 0], known, known).compute().shape == (Q, D)
-
-
-def test_dropout_is_left_to_the_core_or_refused() -> None:
-    """Its draw needs the whole index space: the core's own walk has it, a chunk has not."""
-    q, k, v = call(Q=3, K=12)
-    chunks = chunked(q, 2, D), chunked(k, 5, D), chunked(v, 5, E)
-    dropout = attnspec.Dropout(0.5, attnspec.random.key(1))
-    with pytest.raises(KernelError, match="dropout draws by the index"):
-        attnspec.attention(*chunks, dropout=dropout, implementation="native")
-    with pytest.raises(OptionError, match=r"Use attnspec\.reproducible\.attention"):
-        attnspec_dask.reproducible.attention(*chunks, dropout=dropout)
-    wanted = attnspec.attention(q, k, v, dropout=dropout)
-    found = attnspec.attention(*chunks, dropout=dropout).compute()
-    assert np.max(np.abs(found - wanted)) <= 2.0**-24 * (12 + D) * 2.0**5
 
 
 class Somebody:
@@ -193,32 +193,20 @@ class Somebody:
         return "some"
 
 
-def test_a_mask_of_another_class_is_left_to_the_core_or_refused() -> None:
+def test_a_mask_of_another_class_is_left_to_the_walk_of_the_core() -> None:
     q, k, v = call(Q=3, K=12)
     chunks = chunked(q, 2, D), chunked(k, 5, D), chunked(v, 5, E)
-    with pytest.raises(OptionError, match="a Foreign does not say which of its arrays"):
-        attnspec_dask.reproducible.attention(*chunks, mask=Somebody())
-    found = attnspec.attention(*chunks, mask=attnspec.as_mask(Somebody()) & attnspec.causal(3)).compute()
-    wanted = attnspec.attention(q, k, v, mask=attnspec.padding(5) & attnspec.causal(3))
-    assert np.max(np.abs(found - wanted)) <= 2.0**-24 * (12 + D) * 2.0**5
+    mask = attnspec.as_mask(Somebody()) & attnspec.causal(3)
+    with pytest.raises(KernelError, match="a Foreign, which does not say how it is split"):
+        attnspec.attention(*chunks, mask=mask, implementation="native")
+    same = attnspec.padding(5) & attnspec.causal(3)
+    found = attnspec.attention(*chunks, mask=mask).compute()
+    assert np.max(np.abs(found - attnspec.attention(q, k, v, mask=same))) <= 2.0**-24 * (12 + D) * 2.0**5
+    exact = reproducible.attention(*chunks, mask=mask).compute()
+    np.testing.assert_array_equal(exact, reproducible.attention(q, k, v, mask=same))
 
 
-class InSmallChunks:
-    """The backend, with every array in chunks of three along every axis."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def asarray(self, x: Any, **options: Any) -> da.Array:
-        made = self._backend.asarray(x, **options)
-        return made.rechunk(dict.fromkeys(range(made.ndim), 3)) if made.size else made
-
-
-# Dropout is left to the core's walk, of which there is nothing to be learnt here.
-JUDGED = [law for law in LAWS.values() if not law.needs and not any("DROPOUT" in clause for clause in law.clauses)]
+JUDGED = [law for law in LAWS.values() if not law.needs]
 
 
 @pytest.mark.slow
