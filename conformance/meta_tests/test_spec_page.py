@@ -1,4 +1,4 @@
-"""The clauses of the suite are those of the specification's page: the same names, families and levels."""
+"""The clauses of the suite are those of the specification's pages: the same names, families and levels."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from pathlib import Path
 
 from attnspec_conformance.clauses import CLAUSES
 
-PAGE = Path(__file__).parents[2] / "docs" / "spec" / "index.md"
-TEXTS = dict(re.findall(r"^\*\*([A-Z]+-\w+)\.\*\* (.+?)(?=\n\n|\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+SPEC = Path(__file__).parents[2] / "docs" / "spec"
+TOCTREE = re.search(r"```\{toctree\}\n(?::.*\n)*\n(.*?)```", (SPEC / "index.md").read_text("utf-8"), re.DOTALL)
+PAGES = [(SPEC / f"{name}.md").read_text("utf-8") for name in TOCTREE[1].split()]
+CLAUSE = re.compile(r"^\*\*([A-Z]+-\w+)\.\*\* (.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+TEXTS = {name: text for page in PAGES for name, text in CLAUSE.findall(page)}
 PARENTS = {name[:-1] for name in TEXTS if name[-1].isalpha()}
 
 
-def test_the_page_and_the_suite_have_the_same_clauses_in_the_same_order():
+def test_the_pages_and_the_suite_have_the_same_clauses_in_the_same_order():
     judged = [name for name in TEXTS if name not in PARENTS]
     assert sorted(judged) == sorted(CLAUSES)
     required = [name for name in judged if CLAUSES[name].level == "REQUIRED"]
     assert [name for name, clause in CLAUSES.items() if clause.level == "REQUIRED"] == required
+
+
+def test_a_clause_stands_once():
+    names = [name for page in PAGES for name, _ in CLAUSE.findall(page)]
+    assert len(names) == len(set(names)) == len(TEXTS)
+    assert not CLAUSE.findall((SPEC / "index.md").read_text("utf-8"))
 
 
 def test_a_clause_that_is_extended_as_a_whole_begins_with_its_mark():
@@ -25,13 +34,14 @@ def test_a_clause_that_is_extended_as_a_whole_begins_with_its_mark():
 
 
 def test_clauses_stand_under_the_heading_of_their_family():
-    for family in re.split(r"^## ", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]:
-        names = re.findall(r"^\*\*([A-Z]+)-\w+\.\*\*", family, re.MULTILINE)
-        assert set(names) == {family.split()[0]}
+    for page in PAGES:
+        for section in re.split(r"^##? ", page, flags=re.MULTILINE)[1:]:
+            names = re.findall(r"^\*\*([A-Z]+)-\w+\.\*\*", section, re.MULTILINE)
+            assert set(names) in (set(), {section.split()[0]})
 
 
 def test_the_sentence_of_a_clause_is_about_what_the_page_says_there():
-    """No other clause of the page has more of its words."""
+    """No other clause of the pages has more of its words."""
     said_on_page = {name: words(text) for name, text in TEXTS.items()}
     said_on_page["MASK-6b"] |= said_on_page["MASK-6a"]  # "The same for ..."
     for name, clause in CLAUSES.items():
