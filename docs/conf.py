@@ -29,7 +29,6 @@ html_theme = "furo"
 html_title = "attnspec"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_extra_path = ["peers.html", "peers.json"]  # pages of their own, beside the others
 html_copy_source = False
 html_show_sphinx = False
 html_math_renderer = "mathml"

@@ -61,7 +61,7 @@ def test_drawn_problems_have_the_bits_of_numpy(backend: Any) -> None:
 
 @pytest.mark.parametrize("name", INVARIANCES)
 def test_cutting_a_call_changes_no_bit(backend: Any, name: str) -> None:
-    if host_of(backend.like).run is not DEFAULT.run:
+    if host_of(backend.like).run is not DEFAULT.run and "lazy" not in backend.capabilities:
         pytest.skip("every shape is compiled here: python -m attnspec_conformance.identity")
     turn = list(INVARIANCES).index(name)
     for family in (*FAMILIES, *FAMILIES)[turn : turn + 2]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -85,7 +86,7 @@ def _grouped(package: ModuleType) -> Iterator[str]:
         if not inspect.ismodule(value):
             groups.setdefault(value.__module__, []).append(name)
     for origin, names in sorted(groups.items()):
-        yield from _title((inspect.getdoc(import_module(origin)) or "").partition("\n")[0].rstrip(".:"))
+        yield from _title(re.split(r"[.:](?:\s|$)", inspect.getdoc(import_module(origin)) or "")[0].replace("\n", " "))
         for name in names:
             yield from _entry(package, name)
 
@@ -94,7 +95,7 @@ def _entry(module: ModuleType, name: str) -> Iterator[str]:
     value = getattr(module, name)
     full = f"{module.__name__}.{name}"
     if inspect.ismodule(value):
-        yield f"``{full}``: {(inspect.getdoc(value) or '').partition(chr(10))[0]}"
+        yield f"``{full}``: {(inspect.getdoc(value) or '').splitlines()[0]}"
     elif inspect.isclass(value):
         yield f".. auto{'exception' if issubclass(value, BaseException) else 'class'}:: {full}"
         yield "   :members:"

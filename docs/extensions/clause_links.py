@@ -75,7 +75,10 @@ class Links(SphinxPostTransform):
                 continue
             if text[done : found.start()]:
                 yield nodes.Text(text[done : found.start()])
-            yield make_refnode(self.app.builder, self.env.docname, places[name], name.lower(), nodes.inline("", name))
+            page, anchor = places[name], name.lower()
+            link = make_refnode(self.app.builder, self.env.docname, page, anchor, nodes.inline("", name))
+            link["classes"].append("clause-link")
+            yield link
             done = found.end()
         if text[done:] or not done:
             yield nodes.Text(text[done:])

@@ -6,6 +6,7 @@ How many peers hold each clause, in what the others differ, and, folded, every p
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,10 +14,14 @@ from typing import Any, ClassVar
 
 from attnspec_conformance.clauses import CLAUSES
 from docutils import nodes
+from sphinx.addnodes import download_reference
 from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
-DATA = Path(__file__).parents[1] / "peers.json"
+DOCS = Path(__file__).parents[1]
+DATA = DOCS / "peers.json"
+TABLE = "peers_table.html"  # what docs/peers.html is in the site, where peers.md has that name
 SIGNS = {"holds": "✓", "differs": "≠", "fails": "✗", "cannot": "·"}
 MEANING = {
     "holds": "every trial passed",
@@ -29,6 +34,8 @@ MEANING = {
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive."""
     app.add_directive("peers", Peers)
+    app.add_post_transform(ToTable)
+    app.connect("build-finished", _beside_the_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -51,7 +58,7 @@ class Peers(SphinxDirective):
             raise self.error(f"docs/peers.json has no clause of the family {family!r}")
         about = nodes.paragraph()
         about += nodes.Text(f"Of {len(peers)} ways to ask other libraries for attention, judged by ")
-        about += _link("the suite", f"{self._up}peers.html")
+        about += _link("the suite", f"{self._up}{TABLE}")
         about += nodes.Text(": ")
         for n, (verdict, sign) in enumerate(SIGNS.items()):
             about += nodes.Text("; " if n else "")
@@ -102,9 +109,9 @@ class Peers(SphinxDirective):
             who = nodes.paragraph()
             for n, name in enumerate(names):
                 who += nodes.Text(", " if n else "")
-                who += _link(name, f"{self._up}peers.html#{_anchor(name)}")
+                who += _link(name, f"{self._up}{TABLE}#{_anchor(name)}")
             signs = [
-                _sign(SIGNS[verdict], verdict, link=f"{self._up}peers.html#{_anchor(names[0], clause)}")
+                _sign(SIGNS[verdict], verdict, link=f"{self._up}{TABLE}#{_anchor(names[0], clause)}")
                 if verdict != "cannot"
                 else _sign(SIGNS[verdict], verdict)
                 for clause, verdict in zip(judged, verdicts, strict=True)
@@ -113,6 +120,22 @@ class Peers(SphinxDirective):
         yield nodes.raw("", "<details><summary>Every peer</summary>", format="html")
         yield _table([nodes.paragraph("", "peer"), *(nodes.paragraph("", clause) for clause in judged)], rows)
         yield nodes.raw("", "</details>", format="html")
+
+
+class ToTable(SphinxPostTransform):
+    """A link to docs/peers.html opens the page and does not download a copy of it."""
+
+    default_priority = 5
+
+    def run(self, **kwargs: Any) -> None:
+        for link in list(self.document.findall(download_reference)):
+            if link.get("reftarget") == "peers.html":
+                link.replace_self(nodes.reference("", "", *link.children, refuri=TABLE, internal=True))
+
+
+def _beside_the_pages(app: Sphinx, exception: Exception | None) -> None:
+    if exception is None and app.builder.format == "html":
+        shutil.copyfile(DOCS / "peers.html", Path(app.outdir) / TABLE)
 
 
 @cache
