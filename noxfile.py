@@ -175,7 +175,7 @@ def scale(session: nox.Session, engine: str) -> None:
     """8 devices and 2 processes in JAX; 2 and 4 in torch; out of core in Dask; processes that are killed in all."""
     if engine in BACKENDS:
         _install(session, engine)
-        session.run("pytest", "-q", ENGINES[engine], *session.posargs, env=COMPILED)
+        session.run("pytest", "-q", ENGINES[engine], "--attnspec-slow", *session.posargs, env=COMPILED)
         return
     pins = "backends/dask/requirements.txt"
     session.install("-q", "-r", pins, "-e", ".[numpy,conformance]", "-e", "backends/dask")

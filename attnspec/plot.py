@@ -12,22 +12,20 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from ._compat import Array, is_array, namespace
+from ._compat import Array, namespace
 from .backend import choose
-from .errors import DTypeError, OptionError, ShapeError
+from .errors import OptionError, ShapeError
 from .host import beside
 from .masks import Mask, as_mask
-from .plot_picture import INK, VISIBLE, Picture, blank, style
-from .shapes import Shape, Span, broadcasts_to
+from .plot_panels import cells, label, number, panels_of
+from .plot_picture import VISIBLE, Picture, blank, style
+from .plot_values import Rows, between_0_and_1, names_of, nested, shape_of
+from .shapes import Span, broadcasts_to
 from .struct import arrays_in
 
 __all__ = ["Picture", "arcs", "grid", "heatmap", "mask_preview", "number"]
 
-SLACK = 1e-3  # how far rounding may put a weight outside 0 .. 1
-LEAST = 0.005  # less than that is printed as a zero
-READABLE = 0.4  # inches: in smaller cells there is no room for a number
-
-Rows = list[list[float]]
+WIDEST = 12  # inches: more is hard to read on a page
 
 
 def heatmap(
@@ -70,9 +68,9 @@ def heatmap(
     >>> plot.heatmap(weights, ["the", "fat", "cat"]).label
     'Attention weights of 3 queries over 3 keys'
     """
-    values = _nested(weights)
-    if len(_shape(values)) != 2:
-        msg = f"weights have shape {_shape(values)}; one head is (Q, K). Take one head, or use `plot.grid`."
+    values = nested(weights)
+    if len(shape_of(values)) != 2:
+        msg = f"weights have shape {shape_of(values)}; one head is (Q, K). Take one head, or use `plot.grid`."
         raise ShapeError(msg)
     return grid([values], tokens, keys=keys, titles=[title], down=down, across=across)
 
@@ -98,7 +96,7 @@ def grid(
     titles : a string for each panel
         "head 0", or "layer 0, head 0", and so on, if left out.
     columns : int
-        Panels beside each other: H for layers, else at most 4, if left out.
+        Panels beside each other. If left out, H for layers, else at most 4 and as many as fit a page.
 
     Returns
     -------
@@ -116,30 +114,32 @@ def grid(
     >>> plot.grid(attnspec.attention_weights(q, k), ["a", "cat", "sat", "down"]).label
     'Attention weights of 6 heads, 4 queries over 4 keys'
     """
-    values = _nested(weights)
-    shape = _shape(values)
+    values = nested(weights)
+    shape = shape_of(values)
     if len(shape) not in (3, 4) or 0 in shape:
         msg = f"weights have shape {shape}; heads are (H, Q, K), layers (layers, H, Q, K), none of them empty."
         raise ShapeError(msg)
     *outer, Q, K = shape
     panels = values if len(outer) == 1 else [head for layer in values for head in layer]
     for head in panels:
-        _between_0_and_1(head)
+        between_0_and_1(head)
     if titles is None:
         titles = [_place(("layer", "head")[-len(outer) :], index) for index in product(*map(range, outer))]
     if len(titles) != len(panels):
         msg = f"{len(panels)} panels need a title each, got {len(titles)}."
         raise OptionError(msg)
-    rows_of, columns_of = _names(tokens, keys, Q, K)
-    if columns is None:
-        columns = outer[-1] if len(outer) == 2 else math.ceil(len(panels) / math.ceil(len(panels) / 4))
+    rows_of, columns_of = names_of(tokens, keys, Q, K)
     cell = max(0.12, min(0.62, (12 if len(panels) == 1 else 3.6 if len(panels) <= 4 else 1.8) / max(Q, K)))
+    width, height = cell * K + 0.9, cell * Q + 1.0
+    if columns is None:
+        fit = max(1, min(4, int(WIDEST / width)))  # then as even as it goes
+        columns = outer[-1] if len(outer) == 2 else math.ceil(len(panels) / math.ceil(len(panels) / fit))
     with style():
-        figure, axes = _panels(len(panels), columns, cell * K + 0.9, cell * Q + 1.0)
+        figure, axes = panels_of(len(panels), columns, width, height)
         for n, (one, title, head) in enumerate(zip(axes, titles, panels, strict=True)):
-            _cells(one, head, "viridis", numbers=cell > READABLE)
+            cells(one, head, "viridis", numbers=cell > READABLE)
             one.set_title(title)
-            _label(one, rows_of, columns_of, cell, left=n % columns == 0, bottom=n + columns >= len(panels))
+            label(one, rows_of, columns_of, cell, left=n % columns == 0, bottom=n + columns >= len(panels))
         axes[0].set_ylabel(down)
         axes[len(axes) - 1].set_xlabel(across)
     heads = f"{len(panels)} heads, " if len(panels) > 1 else ""
@@ -187,14 +187,14 @@ def mask_preview(
     'Mask of 4 queries and 4 keys, 17 of 32 pairs visible'
     """
     seen = _visible(mask, Q, K)
-    rows_of, columns_of = _names(tokens, keys, Q, K)
+    rows_of, columns_of = names_of(tokens, keys, Q, K)
     cell = max(0.12, min(0.3, 3.6 / max(Q, K)))
     with style():
-        figure, axes = _panels(len(seen), min(len(seen), 4), cell * K + 0.9, cell * Q + 0.9)
+        figure, axes = panels_of(len(seen), min(len(seen), 4), cell * K + 0.9, cell * Q + 0.9)
         for one, (place, pairs) in zip(axes, seen, strict=True):
-            _cells(one, pairs, [VISIBLE, VISIBLE])
+            cells(one, pairs, [VISIBLE, VISIBLE])
             one.set_title(", ".join(filter(None, (title, place))))
-            _label(one, rows_of, columns_of, cell)
+            label(one, rows_of, columns_of, cell)
         axes[0].set_ylabel("query")
         axes[len(axes) - 1].set_xlabel("key")
     visible = sum(pair for _, pairs in seen for row in pairs for pair in row)
@@ -230,13 +230,13 @@ def arcs(weights: Any, tokens: Sequence[str], *, least: float = 0.05, title: str
     >>> plot.arcs([[1.0, 0.0], [0.75, 0.25]], ["the", "cat"]).label
     'Which of 2 tokens looks at which'
     """
-    values = _nested(weights)
-    shape = _shape(values)
+    values = nested(weights)
+    shape = shape_of(values)
     if len(shape) != 2 or shape[0] != shape[1] or not shape[0]:
         msg = f"weights have shape {shape}; arcs join the tokens of one sequence, (Q, Q). Otherwise use `plot.heatmap`."
         raise ShapeError(msg)
-    _between_0_and_1(values)
-    words, _ = _names(tokens, None, *shape)
+    between_0_and_1(values)
+    words, _ = names_of(tokens, None, *shape)
     # An arc over n words is 0.275 n high.
     back, ahead = (max((0.275 * side * (i - j) for i, j, _ in _linked(values, least)), default=0) for side in (1, -1))
     low, high = -0.35 - max(0, ahead), 0.4 + max(0, back)
@@ -274,64 +274,6 @@ def _arc(axes: Any, i: int, j: int, weight: float) -> None:
     )  # fmt: skip
 
 
-def number(value: float) -> str:
-    """A weight in three characters; a dot for an exact 0, nan for what is no number.
-
-    Examples
-    --------
-    >>> from attnspec import plot
-    >>> [plot.number(x) for x in (0.0, 0.25, 0.999)]
-    ['·', '.25', '1.0']
-    """
-    if value == 0:
-        return "·"
-    return "1.0" if value >= 0.995 else f"{value:.2f}".removeprefix("0")
-
-
-def _nested(x: Any) -> Any:
-    """Nested lists of Python numbers."""
-    if isinstance(x, list | tuple):
-        return [_nested(part) for part in x]
-    if not is_array(x):
-        return x
-    if not hasattr(x, "tolist"):  # array-api-strict's and Dask's arrays
-        if not hasattr(x, "__array__"):
-            msg = f"weights are a {type(x).__name__}, which has no `tolist`. Pass `backend.to_numpy(weights)`."
-            raise DTypeError(msg)
-        x = x.__array__()
-    return x.tolist()
-
-
-def _shape(values: Any) -> Shape:
-    """The shape of nested lists that are as long as their neighbours."""
-    if not isinstance(values, list):
-        return ()
-    inner = {_shape(part) for part in values}
-    if len(inner) > 1:
-        msg = f"weights are nested lists of unequal lengths: {', '.join(map(str, sorted(inner)))} beside each other."
-        raise ShapeError(msg)
-    return (len(values), *(inner.pop() if inner else ()))
-
-
-def _between_0_and_1(values: Rows) -> None:
-    for row in values:
-        for value in row:
-            if isinstance(value, complex | str) or value < -SLACK or value > 1 + SLACK:
-                msg = f"a weight is {value!r}; weights are between 0 and 1. Are these scores, before the softmax?"
-                raise OptionError(msg)
-
-
-def _names(tokens: Sequence[str] | None, keys: Sequence[str] | None, Q: int, K: int) -> tuple[list[str], list[str]]:
-    """Of the rows and of the columns."""
-    rows = [str(i) for i in range(Q)] if tokens is None else list(tokens)
-    columns = [str(j) for j in range(K)] if keys is None and (tokens is None or Q != K) else list(keys or rows)
-    for name, given, needed in (("tokens", rows, Q), ("keys", columns, K)):
-        if len(given) != needed:
-            msg = f"{name} are {len(given)} names, {given!r}; the weights have {needed}."
-            raise OptionError(msg)
-    return rows, columns
-
-
 def _place(axes: Sequence[str], index: Sequence[int]) -> str:
     return ", ".join(f"{axis} {n}" for axis, n in zip(axes, index, strict=True))
 
@@ -351,49 +293,7 @@ def _visible(mask: Mask | Array, Q: int, K: int) -> list[tuple[str, Rows]]:
         msg = f"the mask is {tuple(tile.shape[-2:])} in its last axes, which does not broadcast to Q={Q}, K={K}."
         raise ShapeError(msg)
     lead = tuple(tile.shape[:-2])
-    pairs = _nested(xp.astype(xp.reshape(xp.broadcast_to(tile, (*lead, Q, K)), (-1, Q, K)), xp.float32))
+    pairs = nested(xp.astype(xp.reshape(xp.broadcast_to(tile, (*lead, Q, K)), (-1, Q, K)), xp.float32))
     counted = [n for n, length in enumerate(lead) if length > 1]
     places = [str([index[n] for n in counted]) if counted else "" for index in product(*map(range, lead))]
     return list(zip(places, pairs, strict=True))
-
-
-def _panels(count: int, columns: int, width: float, height: float) -> tuple[Any, list[Any]]:
-    """A figure with the axes of so many panels; what is left of the last row is empty."""
-    rows = math.ceil(count / columns)
-    figure, axes = blank(width * columns, height * rows, rows, columns)
-    for unused in axes[count:]:
-        unused.axis("off")
-    return figure, axes[:count]
-
-
-def _cells(axes: Any, values: Rows, colours: str | list[str], *, numbers: bool = False) -> None:
-    """Coloured squares between thin lines."""
-    from matplotlib.colors import ListedColormap
-
-    painted = [[value if value else math.nan for value in row] for row in values]
-    chosen = colours if isinstance(colours, str) else ListedColormap(colours)
-    whole = (0, len(values[0]), len(values), 0)
-    axes.imshow(painted, vmin=0.0, vmax=1.0, cmap=chosen, interpolation="none", extent=whole)
-    for i in range(len(values) + 1):
-        axes.axhline(i, color=INK, linewidth=0.3, alpha=0.4)
-    for j in range(len(values[0]) + 1):
-        axes.axvline(j, color=INK, linewidth=0.3, alpha=0.4)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    if numbers:
-        for i, row in enumerate(values):
-            for j, value in enumerate(row):
-                if value >= LEAST or value != value:
-                    ink = INK if value != value else "black" if value > 0.6 else "white"
-                    axes.text(j + 0.5, i + 0.5, number(value), ha="center", va="center", color=ink)
-
-
-def _label(
-    axes: Any, rows: list[str], columns: list[str], cell: float, *, left: bool = True, bottom: bool = True
-) -> None:
-    """The names of rows and columns, as many as can be read."""
-    step = math.ceil(0.14 / cell)
-    axes.set_yticks([i + 0.5 for i in range(0, len(rows), step)], rows[::step] if left else [""] * len(rows[::step]))
-    shown = columns[::step] if bottom else [""] * len(columns[::step])
-    slant = {} if max(map(len, columns)) <= 2 else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    axes.set_xticks([j + 0.5 for j in range(0, len(columns), step)], shown, **slant)

@@ -29,7 +29,7 @@ class Dropout(Struct):
     whole, at
         Where the call is a part of another (a shard, a chunk, a decoding step): the axes (..., H, Q, K) of that, and
         where this one lies along each of them: the first index, an integer or an integer array without axes; or all
-        indices, an integer array (Q,). So a part drops what the undivided call drops.
+        indices, an integer array (Q,), whose values nobody checks. So a part drops what the undivided call drops.
     """
 
     rate: float | Array
@@ -55,13 +55,14 @@ class Dropout(Struct):
         dropout.check()
         if shape is None or (dropout.whole is None and not dropout.at):
             return dropout
-        if dropout.whole is None or not len(dropout.whole) == len(dropout.at) == len(shape):
+        given = isinstance(dropout.whole, tuple) and isinstance(dropout.at, tuple)
+        if not given or not len(dropout.whole or ()) == len(dropout.at) == len(shape):
             msg = (
                 f"dropout has whole={dropout.whole} and at={dropout.at}; for a part of shape {shape} ((..., H, Q, K) "
-                f"in attention) both need an entry for each of its {len(shape)} axes."
+                f"in attention) both need to be tuples with an entry for each of its {len(shape)} axes."
             )
             raise ShapeError(msg)
-        for axis, (total, start, n) in enumerate(zip(dropout.whole, dropout.at, shape, strict=True)):
+        for axis, (total, start, n) in enumerate(zip(dropout.whole or (), dropout.at, shape, strict=True)):
             _check_place(axis - len(shape), total, start, n)
         return dropout
 
@@ -85,6 +86,10 @@ def _moved(at: int | Array, start: int | Array, size: int) -> int | Array:
 
 def _check_place(axis: int, total: int, start: int | Array, n: int) -> None:
     """Raise unless n indices from `start`, or the n that it holds, can lie on an axis of `total` of the whole."""
+    if type(total) is not int or total < n:
+        msg = f"dropout along axis {axis}: the whole has {total!r} entries, its part {n}; an integer from {n} up"
+        msg += " is needed."
+        raise ShapeError(msg)
     if not _compat.is_array(start):
         if type(start) is int and start >= 0 and start + n <= total:
             return

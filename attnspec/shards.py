@@ -175,6 +175,8 @@ def may_see(request: Request) -> Any:
     """Whether any query may see any key, by the least and the greatest positions; None: nothing hides them."""
     if request.mask is None:
         return None
+    if not (request.axes.Q and request.axes.K):
+        return False
     xp = request.xp
     positions: tuple[Any, Any] = request.q_positions, request.k_positions
     q, k = ((x[0], x[-1]) if isinstance(x, range) else (xp.min(x), xp.max(x)) for x in positions)

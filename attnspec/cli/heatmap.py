@@ -54,7 +54,6 @@ def save(path: Path, panels: list[Panel]) -> None:
         first.rows,
         keys=first.columns,
         titles=[panel.title for panel in panels],
-        columns=len(panels),
         down=first.down,
         across=first.across,
     )

@@ -110,7 +110,10 @@ def test_a_part_drops_what_the_whole_drops(backend: Any, places: str) -> None:
     [
         (None, (0, 0, 0), "whole=None"),
         ((3, 5, 7), (), r"at=\(\).*3 axes"),
-        ((2, 3, 5, 7), (0, 0, 0, 0), "both need an entry for each of its 3 axes"),
+        ((2, 3, 5, 7), (0, 0, 0, 0), "both need to be tuples with an entry for each of its 3 axes"),
+        (3, 4, "whole=3 and at=4.*tuples"),
+        ((3, 4.5, 7), (0, 0, 0), "axis -2: the whole has 4.5 entries, its part 5; an integer from 5 up"),
+        ((3, 4, 7), (0, 0, 0), "axis -2: the whole has 4 entries, its part 5"),
         ((3, 5, 7), (0, 1, 0), "axis -2: at=1 for 5 of 5 entries.*from 0 to 0"),
         ((3, 9, 7), (0, -1, 0), "axis -2: at=-1 for 5 of 9.*from 0 to 4"),
         ((3, 5, 9), (0, 0, 0.5), "axis -1: at=0.5"),

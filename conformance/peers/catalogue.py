@@ -30,6 +30,8 @@ from attnspec_conformance.laws import LAWS
 HERE = Path(__file__).parent
 # A level down, since the names of its folders would be taken for the libraries where those are not installed.
 LIBRARIES = HERE / "libraries"
+# Functions of whole arrays divide nothing, so the laws of shards are not for them.
+ASKED = {name: law for name, law in LAWS.items() if "shards" not in law.needs}
 NAMES = {*CLAUSES, *LAWS, *(law.name for law in drawn_laws(0, 1))}
 
 

@@ -18,10 +18,9 @@ from typing import Any
 
 from attnspec_conformance import foreign
 from attnspec_conformance.drawn import drawn_laws
-from attnspec_conformance.laws import LAWS
 from attnspec_conformance.reports.reproduction import of_trial
 from attnspec_conformance.verdict import Entry, judge_all
-from catalogue import HERE, LIBRARIES, Peer, choices, libraries, peers
+from catalogue import ASKED, HERE, LIBRARIES, Peer, choices, libraries, peers
 from cells import about_rows, cells, stale
 from choosing import SetRight, left, results_of
 from rich.progress import Progress, TextColumn
@@ -58,7 +57,7 @@ def _judged(peer: Peer, into: Path) -> list[str]:
             progress=lambda done, total: bar.update(task, completed=done, total=total, at=f"{done}/{total}"),
         )  # fmt: skip
         made_by = f"foreign.load({peer.subject!r})"
-        laws = LAWS | {law.name: law for law in drawn_laws(SEED, CASES)}
+        laws = ASKED | {law.name: law for law in drawn_laws(SEED, CASES)}
 
         @cache
         def still_wrong(entry: Entry, named: frozenset[str]) -> str | None:
@@ -77,7 +76,7 @@ def _judged(peer: Peer, into: Path) -> list[str]:
         into,
         peer,
         {
-            "suite": {"attnspec": version("attnspec"), "seed": SEED, "drawn calls": CASES, "laws": len(LAWS)},
+            "suite": {"attnspec": version("attnspec"), "seed": SEED, "drawn calls": CASES, "laws": len(ASKED)},
             "python": platform.python_version(),
             "title": peer.title,
             "library": peer.library,

@@ -12,11 +12,9 @@ from typing import Any
 
 from attnspec_conformance.clauses import CLAUSES
 from docutils import nodes
-from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
-from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
@@ -28,7 +26,7 @@ LOGGER = logging.getLogger(__name__)
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the two passes."""
     app.add_transform(Anchors)
-    app.add_post_transform(Links)
+    app.connect("doctree-resolved", link_names)
     app.connect("env-purge-doc", _forget)
     app.connect("env-merge-info", _merge)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
@@ -51,37 +49,31 @@ class Anchors(SphinxTransform):
                 _places(self.env)[name] = self.env.docname
 
 
-class Links(SphinxPostTransform):
+def link_names(app: Sphinx, page: nodes.document, docname: str) -> None:
     """Once all pages are read: each name becomes a link."""
+    for text in list(page.findall(nodes.Text)):
+        if _inside(text, nodes.reference, nodes.title, nodes.literal_block, nodes.raw):
+            continue
+        if isinstance(text.parent, nodes.strong) and "clause" in text.parent.parent.get("classes", ()):
+            continue
+        if NAME.search(text):
+            text.parent.replace(text, list(_pieces(app, docname, text)))
 
-    default_priority = 20
 
-    def run(self, **kwargs: Any) -> None:
-        for text in list(self.document.findall(nodes.Text)):
-            if _inside(text, nodes.reference, pending_xref, nodes.title, nodes.literal_block, nodes.raw):
-                continue
-            if isinstance(text.parent, nodes.strong) and "clause" in text.parent.parent.get("classes", ()):
-                continue
-            pieces = list(self._pieces(text))
-            if len(pieces) > 1 or not isinstance(pieces[0], nodes.Text):
-                text.parent.replace(text, pieces)
-
-    def _pieces(self, text: nodes.Text) -> Iterator[nodes.Node]:
-        done, places = 0, _places(self.env)
-        for found in NAME.finditer(text):
-            name = found.group()
-            if name not in places:
-                LOGGER.warning("no page of the specification has the clause %s", name, location=text.parent)
-                continue
-            if text[done : found.start()]:
-                yield nodes.Text(text[done : found.start()])
-            page, anchor = places[name], name.lower()
-            link = make_refnode(self.app.builder, self.env.docname, page, anchor, nodes.inline("", name))
-            link["classes"].append("clause-link")
-            yield link
-            done = found.end()
-        if text[done:] or not done:
-            yield nodes.Text(text[done:])
+def _pieces(app: Sphinx, docname: str, text: nodes.Text) -> Iterator[nodes.Node]:
+    done, places = 0, _places(app.env)
+    for found in NAME.finditer(text):
+        name = found.group()
+        if name not in places:
+            LOGGER.warning("no page of the specification has the clause %s", name, location=text.parent)
+            continue
+        yield nodes.Text(text[done : found.start()])
+        inside = nodes.inline("", name)
+        link = make_refnode(app.builder, docname, places[name], name.lower(), inside)
+        link["classes"].append("clause-link")
+        yield link
+        done = found.end()
+    yield nodes.Text(text[done:])
 
 
 def _inside(node: nodes.Node, *kinds: type[nodes.Node]) -> bool:

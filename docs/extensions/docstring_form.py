@@ -36,7 +36,7 @@ def _introduction(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
         lines = paragraph.split("\n")
         if " = " in lines[0] and "`" not in lines[0]:
-            yield from ("::", "", *(f"   {line}" for line in lines), "")
+            yield from (".. code-block:: text", "   :class: plain-formula", "", *(f"   {line}" for line in lines), "")
         else:
             yield from (*_paragraphs(paragraph), "")
 

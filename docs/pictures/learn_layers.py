@@ -16,4 +16,4 @@ if __name__ == "__main__":
     moved = influence[[depth - 1 for depth in DEPTHS]]
     titles = [f"after {depth} layer{'s' * (depth > 1)}" for depth in DEPTHS]
     shares = moved / moved.sum(axis=-1, keepdims=True)
-    save("layers", plot.grid(shares, WORDS, titles=titles, down="moves", across="when this word is changed"))
+    save("layers", plot.grid(shares, WORDS, titles=titles, columns=3, down="moves", across="when this word is changed"))

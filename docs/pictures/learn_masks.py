@@ -1,18 +1,24 @@
-"""The pictures of page 3: four masks."""
+"""The picture of page 3: four masks."""
 
 from __future__ import annotations
 
+import numpy as np
 from learn_style import save
 
-from attnspec import causal, padding, plot, window
+from attnspec import attention_weights, causal, padding, plot, window
 
+N = 6
 MASKS = {
-    "causal": ("causal()", causal()),
-    "window": ("window(2, 0)", window(2, 0)),
-    "padding": ("padding(4)", padding(4)),
-    "both": ("causal() & padding(4)", causal() & padding(4)),
+    "causal()": causal(),
+    "window(2, 0)": window(2, 0),
+    "padding(4)": padding(4),
+    "causal() & padding(4)": causal() & padding(4),
 }
 
 if __name__ == "__main__":
-    for name, (title, mask) in MASKS.items():
-        save(f"mask-{name}", plot.mask_preview(mask, Q=6, K=6, title=title))
+    nothing = np.zeros((N, 1))
+    visible = np.stack([attention_weights(nothing, nothing, mask=mask) > 0 for mask in MASKS.values()])
+    picture = plot.mask_preview(visible[:, None], Q=N, K=N)
+    for axes, title in zip(picture.figure.axes, MASKS, strict=True):
+        axes.title.set_text(title)
+    save("masks", picture)

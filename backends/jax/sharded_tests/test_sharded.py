@@ -280,6 +280,16 @@ def test_what_cannot_be_split_is_refused_with_the_numbers(
         over(n).attention(ONES, ONES, ONES, **options)
 
 
+@pytest.mark.parametrize("how", ["ring", "split_keys"])
+@pytest.mark.parametrize(("queries", "keys"), [(0, 8), (8, 0)])
+def test_without_a_query_or_a_key_there_is_nothing_or_zero(how: str, queries: int, keys: int) -> None:
+    q, k = ONES[..., :queries, :], ONES[..., :keys, :]
+    out, lse = over(2, how).attention_with_lse(q, k, k, mask=attnspec.causal())
+    assert out.shape == (2, 6, queries, 4)
+    assert not out.any()
+    assert bool((lse == -jnp.inf).all())
+
+
 def test_arrays_of_another_framework_are_refused() -> None:
     x = np.ones((2, 8, 4))
     with pytest.raises(DTypeError, match=r"q is a ndarray.*jax.numpy.asarray"):

@@ -10,7 +10,7 @@ import torch
 from ranks import Ranks  # type: ignore[import-not-found]
 
 import attnspec
-from attnspec.errors import OptionError
+from attnspec.errors import AttnspecError
 
 Start = Callable[[int], Ranks]
 B, H, G, Q, K, D, E = 8, 12, 4, 5, 7, 3, 6
@@ -32,7 +32,7 @@ def options(bias: Any, sink: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("placed", ["batch", "heads", "batch and heads"])
+@pytest.mark.parametrize("placed", ["batch", "heads", "batch and heads", "batch, twice", "everything four times"])
 def test_batch_or_heads_of_dtensors_are_attended_to_where_they_are(ranks: Start, placed: str) -> None:
     assert ranks(4).run(agrees, placed) == [True] * 4
 
@@ -43,6 +43,8 @@ def agrees(rank: int, placed: str) -> bool:
 
     shape, places = {
         "batch": ((4,), [Shard(0)]), "heads": ((4,), [Shard(1)]), "batch and heads": ((2, 2), [Shard(0), Shard(1)]),
+        "batch, twice": ((2, 2), [Shard(0), Replicate()]),
+        "everything four times": ((4,), [Replicate()]),
     }[placed]  # fmt: skip
     mesh = init_device_mesh("cpu", shape)
     whole = [x.requires_grad_() for x in tensors()]
@@ -67,7 +69,9 @@ REFUSED = {
     "unlike": "Redistribute them alike",
     "uneven": "do not divide into 4 equal shards",
     "plain bias": "bias.array is no DTensor and its gradient",
-    "sharded sink": r"sink is placed as \(Shard\(dim=0\),\); Replicate",
+    "unequal": "q, k and v have 4, 3 and 3 axes",
+    "width": "D and E are not sharded",
+    "sharded sink": r"sink is placed as \(Shard\(dim=0\),\) on .*; Replicate",
 }
 
 
@@ -84,6 +88,10 @@ def refused(rank: int, case: str) -> bool:
     place, given = Shard(0), {}
     if case == "sequence":
         q, k, v, place = q[..., :4, :], k[..., :4, :], v[..., :4, :], Shard(2)
+    if case == "unequal":
+        k, v = k[0], v[0]
+    if case == "width":
+        place = Shard(3)
     if case == "uneven":
         q, k, v = (x[:6] for x in (q, k, v))
     if case == "plain bias":
@@ -93,6 +101,6 @@ def refused(rank: int, case: str) -> bool:
     q, k, v = (distribute_tensor(x, mesh, [place]) for x in (q, k, v))
     if case == "unlike":
         k = k.redistribute(mesh, [Replicate()])
-    with pytest.raises(OptionError, match=REFUSED[case]):
+    with pytest.raises(AttnspecError, match=REFUSED[case]):
         attnspec.attention(q, k, v, **given)
     return True
