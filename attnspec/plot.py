@@ -25,6 +25,7 @@ from .struct import arrays_in
 
 __all__ = ["Picture", "arcs", "grid", "heatmap", "mask_preview", "number"]
 
+READABLE = 0.4  # inches: in smaller cells there is no room for a number
 WIDEST = 12  # inches: more is hard to read on a page
 
 
