@@ -30,6 +30,15 @@ class Dropout(Struct):
         Where the call is a part of another (a shard, a chunk, a decoding step): the axes (..., H, Q, K) of that, and
         where this one lies along each of them: the first index, an integer or an integer array without axes; or all
         indices, an integer array (Q,), whose values nobody checks. So a part drops what the undivided call drops.
+
+    Examples
+    --------
+    >>> import numpy as np, attnspec
+    >>> rng, (q, k, v) = attnspec.random.key(0), map(np.ones, ((2, 5, 4), (2, 6, 4), (2, 6, 3)))  # H, Q, K = 2, 5, 6
+    >>> whole = attnspec.attention(q, k, v, dropout=attnspec.Dropout(0.25, rng))
+    >>> of_part = attnspec.Dropout(0.25, rng, whole=(2, 5, 6), at=(0, 3, 0))
+    >>> bool(np.all(attnspec.attention(q[:, 3:], k, v, dropout=of_part) == whole[:, 3:]))
+    True
     """
 
     rate: float | Array

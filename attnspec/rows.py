@@ -20,9 +20,13 @@ from .numerics import Numerics, Partial
 from .reproducible.steady import STEADY
 from .request import Request
 from .shapes import Span
+from .shards import Lies
 from .tiling import in_parts, over_queries
 
 Rows = tuple[Any, ...]
+
+# How the results of `attnspec.blocks.attend` lie: out, lse, reference, total.
+RESULTS = (Lies(queries=-2), Lies(queries=-1), Lies(queries=-2), Lies(queries=-2))
 
 # What a Request and the functions of attnspec call alike.
 OPTIONS = ("mask", "bias", "scale", "softcap", "sink", "dropout", "q_positions", "k_positions")

@@ -101,3 +101,9 @@ def uniform_values(values: list[float], Q: int, **options: Any) -> Call:
     """Equal scores and one column of values: each output is the mean of the values that its query sees."""
     column = np.array(values, np.float32)[:, None]
     return Call(q=constant(0, Q, 1), k=constant(0, len(values), 1), v=column, **options)
+
+
+def zigzag(length: int, n: int) -> Array:
+    """Where rows stand when the i-th of n workers has pieces i and 2 n - 1 - i of 2 n, as a balanced causal ring."""
+    pieces: Array = np.arange(length, dtype=np.int32).reshape(2 * n, -1)
+    return np.concatenate([pieces[[i, 2 * n - 1 - i]].ravel() for i in range(n)])

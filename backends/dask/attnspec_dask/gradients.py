@@ -22,15 +22,12 @@ from attnspec.backward import Gradients, Saved, attend_backward
 from attnspec.fast import FAST
 from attnspec.numerics import Numerics
 from attnspec.reproducible.arrays import Identical
-from attnspec.shards import Lies, from_the_start, layout
+from attnspec.rows import OF_NO_KEYS, RESULTS
+from attnspec.shards import from_the_start, layout
 from attnspec.struct import arrays_in, with_arrays
 
 from .chunks import Cut, Kinds, Operand, Part, bare, clothed
 from .graph import Tasks, every
-
-# How out, lse, reference and total lie, and their cotangents.
-_ROWS = (Lies(queries=-2), Lies(queries=-1), Lies(queries=-2), Lies(queries=-2)) * 2
-_OF_NO_KEYS = (".sink", ".dropout.rate")  # gradients that do not come from any key, so they are counted once
 
 
 def pull(saved: Saved, numerics: Numerics) -> Gradients:
@@ -47,7 +44,7 @@ def pull(saved: Saved, numerics: Numerics) -> Gradients:
     if numerics is not FAST:
         q_chunks, k_chunks = (plain.axes.Q,), (plain.axes.K,)
     cut = Cut(plain, kinds, q_chunks, k_chunks)
-    rows = [Operand.of(x, lies, q_chunks, k_chunks) for x, lies in zip(given, _ROWS, strict=True)]
+    rows = [Operand.of(x, lies, q_chunks, k_chunks) for x, lies in zip(given, RESULTS * 2, strict=True)]
     tasks = Tasks("gradients", cut, type(numerics), [row.array for row in rows])
     found = {}
     for q in range(len(q_chunks)):
@@ -84,7 +81,7 @@ def _summed(
     x = operand.array
     parts: dict[tuple[int, ...], list[TaskRef]] = {place: [] for place in product(*map(range, x.numblocks))}
     for pair, (part, gradients) in found.items():
-        if part.first or name not in _OF_NO_KEYS:
+        if part.first or name not in OF_NO_KEYS:
             parts[operand.place(*pair)].append(tasks.add(getitem, gradients, name[1:]))
     sums = {}
     for place, terms in parts.items():

@@ -10,18 +10,17 @@ from typing import Any, Protocol
 
 from dask.sizeof import sizeof
 
-from attnspec import Request, Span, reproducible
+from attnspec import Request, reproducible
 from attnspec._compat import Array, namespace, unwrapped
-from attnspec.blocks import Seen, broken, row_sums
+from attnspec.blocks import Seen, broken
 from attnspec.dropout import kept_scale
 from attnspec.fast import FAST
 from attnspec.numerics import Numerics, Partial
 from attnspec.reproducible.arrays import Identical, wide
 from attnspec.reproducible.partials import folded
 from attnspec.reproducible.steady import STEADY
-from attnspec.rows import options_of
+from attnspec.rows import Fast, options_of
 from attnspec.struct import arrays_in
-from attnspec.tiling import in_parts, over_queries
 
 from .chunks import Lengths, key_chunks_of_whole_sums
 
@@ -63,7 +62,9 @@ class Default:
 
     def partial(self, request: Request) -> Sums:
         """Half precision is widened: nothing is rounded to it before the last merge."""
-        return in_parts(request, FAST, _sums)
+        reference, total, out, *seen = Fast.of_keys(request)
+        kept = 1.0 if request.dropout is None else kept_scale(request.dropout, out)
+        return (reference, total, out * kept, *seen)
 
     def merged(self, parts: Sequence[Any], add: Add, every: int) -> Any:
         """So many at a time."""
@@ -84,19 +85,6 @@ class Default:
     def results(self, rows: Rows, dtype: str) -> Rows:
         """They are what they are."""
         return rows
-
-
-def _sums(request: Request) -> Sums:
-    numerics = FAST.suited(request)
-    operands = numerics.prepare(request)
-
-    def rows(q: Span, stripe: Span, carry: None) -> tuple[Sums, None]:
-        part, seen = row_sums(request, numerics, operands, q, stripe)
-        bad = seen.bad_score if operands.bad_q is None else seen.bad_score | (q.of(operands.bad_q, -2) & seen.any)
-        kept = 1.0 if request.dropout is None else kept_scale(request.dropout, part.out)
-        return (part.reference, part.total, part.out * kept, seen.any, bad, seen.bad_value), carry
-
-    return over_queries(request, numerics, rows, None)[0]
 
 
 def _merged(*parts: Sums) -> Sums:

@@ -22,14 +22,12 @@ from attnspec.backward import attend_backward
 from attnspec.derivative import differentiable
 from attnspec.fast import FAST
 from attnspec.request import Request
-from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys
+from attnspec.rows import OF_NO_KEYS, RESULTS, Fast, Rows, no_gradient, of_no_keys
 from attnspec.shards import Arrays, Lies, may_see
 from attnspec.struct import arrays_in
 
 from .rows import InOrder
 from .shards import Tile
-
-ROWS = (Lies(queries=-2), Lies(queries=-1), Lies(queries=-2), Lies(queries=-2))  # out, lse, reference, total
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +85,7 @@ class Ring:
 
         def pulled(found: Arrays, moved: Arrays, t: Any) -> Arrays:
             def step(found: Arrays, tile: Tile, part: Request) -> Arrays:
-                of_rows = [tile.of(x, lies) for x, lies in zip((*results, *cotangents), ROWS * 2, strict=True)]
+                of_rows = [tile.of(x, lies) for x, lies in zip((*results, *cotangents), RESULTS * 2, strict=True)]
                 gradients = attend_backward((part, tuple(of_rows[:4]), tuple(of_rows[4:])), FAST)
                 news = {name: gradients[name[1:]] for name in found if name not in OF_NO_KEYS}
                 lies = self.lies
@@ -126,9 +124,9 @@ class Ring:
         """The rows after a shard of keys."""
 
         def step(rows: Rows, tile: Tile, part: Request) -> Rows:
-            old = tuple(tile.of(x, ROWS[0]) for x in rows)
+            old = tuple(tile.of(x, RESULTS[0]) for x in rows)
             new = mode.merge(part, old, mode.of_keys(part))
-            return tuple(tile.put(x, y, ROWS[0]) for x, y in zip(rows, new, strict=True))
+            return tuple(tile.put(x, y, RESULTS[0]) for x, y in zip(rows, new, strict=True))
 
         return self._walk(request, arrays, source, step, rows)  # type: ignore[no-any-return]
 

@@ -26,7 +26,7 @@ from attnspec.errors import OptionError
 from attnspec.fast import FAST
 from attnspec.reproducible.steady import CHUNK
 from attnspec.request import Request
-from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys
+from attnspec.rows import OF_NO_KEYS, RESULTS, Fast, Rows, no_gradient, of_no_keys
 from attnspec.shards import Lies, Tile, may_see
 from attnspec.struct import arrays_in
 
@@ -37,7 +37,6 @@ from .wires import Shape, Wires
 
 T = TypeVar("T")
 Tensors = dict[str, torch.Tensor]
-ROWS = (Lies(queries=-2), Lies(queries=-1), Lies(queries=-2), Lies(queries=-2))  # out, lse, reference, total
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ class Ring:
         rows = tuple(x.clone(memory_format=torch.contiguous_format) for x in Fast.start(request))
         for source, moved in self._visiting(self._moving(arrays_in("", request))):
             for tile, part in self._pairs(request, moved, source):
-                old = tuple(tile.of(x, ROWS[0]) for x in rows)
+                old = tuple(tile.of(x, RESULTS[0]) for x in rows)
                 for x, y in zip(old, Fast.merge(part, old, Fast.of_keys(part)), strict=True):
                     x.copy_(y)
         return Fast.finish(request, rows)
@@ -81,7 +80,7 @@ class Ring:
         for source, moved in self._visiting(self._moving(arrays)):
             found = {n: torch.zeros(moved[n].shape, dtype=wide, device=moved[n].device) for n in travels}
             for tile, part in self._pairs(request, moved, source):
-                of_rows = [tile.of(x, lies) for x, lies in zip((*results, *cotangents), ROWS * 2, strict=True)]
+                of_rows = [tile.of(x, lies) for x, lies in zip((*results, *cotangents), RESULTS * 2, strict=True)]
                 gradients = attend_backward((part, tuple(of_rows[:4]), tuple(of_rows[4:])), FAST)
                 for name, x in (kept | found).items():
                     tile.of(x, self.call.lies[name]).add_(gradients[name[1:]])

@@ -76,6 +76,7 @@ def sent(how: str, kind: str, s: Sizes) -> int:
 
 TILE = 2**18  # scores of a tile, of the heads that are computed at once
 CHUNK = 2**16  # those of one in reproducible mode, of each head
+ARENAS = 2**23  # bytes by which resident memory may grow beyond arrays: the allocator takes it by arenas
 
 
 def held(how: str, kind: str, s: Sizes) -> int | None:
@@ -83,7 +84,7 @@ def held(how: str, kind: str, s: Sizes) -> int | None:
     keys, queries = s.keys * s.wide, s.rows * (s.D + s.E) * s.wide
     rows, tiles = s.rows * (s.E + 2), 16 * TILE * s.wide
     exact = 12 * s.B * s.H * CHUNK * 8
-    return {
+    most = {
         ("ring", "forward"): 2 * s.keys * s.narrow + 8 * rows * s.wide + tiles,
         ("ring", "gradient"): 2 * s.keys * s.narrow + 5 * keys + 8 * rows * s.wide + 4 * queries + tiles,
         ("ring", "reproducible"): 2 * s.keys * s.narrow + 20 * rows * 8 + exact,
@@ -93,6 +94,7 @@ def held(how: str, kind: str, s: Sizes) -> int | None:
         ("split_keys", "forward"): keys + 8 * s.n * rows * s.wide + tiles,
         ("split_keys", "gradient"): 3 * keys + 16 * s.n * rows * s.wide + tiles,
     }.get((how, kind))
+    return None if most is None else most + ARENAS
 
 
 def measured(how: str, kind: str, s: Sizes, patience: float = 120.0) -> list[tuple[int, int]]:

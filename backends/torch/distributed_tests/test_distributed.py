@@ -10,10 +10,10 @@ import attnspec_numpy.backend
 import numpy as np
 import pytest
 import torch
-from attnspec_conformance import masks
 from attnspec_conformance.judges import gradients_within_bound, within_bound
 from attnspec_conformance.operands import Operands
-from attnspec_conformance.problems import integers, normal, problem, some_mask
+from attnspec_conformance.problems import zigzag
+from attnspec_conformance.shard_cases import CALLS, D, E, G, H, K, Q
 from attnspec_conformance.trials import Call, Result
 from attnspec_torch import backend, distributed
 from attnspec_torch.distributed import Way
@@ -23,43 +23,8 @@ from shares import Share, even, uneven  # type: ignore[import-not-found]
 import attnspec
 from attnspec import blocks, reproducible
 
-B, H, G, Q, K, D, E = 3, 8, 4, 24, 40, 5, 6
 Start = Callable[[int], Ranks]
 WAYS = ("ring", "all_to_all", "split_keys")
-
-
-def asked(seed: int, **options: Any) -> Call:
-    call = problem(seed, lead=(B,), H=H, G=G, Q=Q, K=K, D=D, E=E, **options)
-    return call.but(dout=normal(6, B, H, Q, E, dtype=call.dtype), dlse=normal(7, B, H, Q))
-
-
-def zigzag(length: int, n: int) -> Any:
-    """Where rows stand when rank i has pieces i and 2 n - 1 - i of 2 n."""
-    pieces: Any = np.arange(length, dtype=np.int32).reshape(2 * n, -1)
-    return np.concatenate([pieces[[i, 2 * n - 1 - i]].ravel() for i in range(n)])
-
-
-SHUFFLED = np.random.default_rng(0).permutation(K).astype(np.int32)
-CALLS = {
-    "causal from the end": asked(1, mask=masks.Causal(align="end")),
-    "lengths, a window for each item, a sink": asked(
-        2, mask=masks.Both(masks.Padding(np.array([0, 17, K], np.int32)), masks.Window(9, 20, np.array([3, -4, 12]))),
-        sink=normal(3, H), softcap=2.0, scale=0.7,
-    ),
-    "a mask and a bias for each pair": asked(4, mask=some_mask(5, B, 1, Q, K), bias=normal(6, H, Q, K)),
-    "a mask for each key, of each item": asked(5, mask=some_mask(6, B, 1, 1, K)),
-    "segments, keys in no order, zigzag": asked(
-        7, mask=masks.Both(masks.Segments(integers(8, B, Q, low=0, high=1), integers(9, B, K, low=0, high=1)),
-                           masks.Causal(8)),
-        q_positions=zigzag(Q, 4), k_positions=SHUFFLED,
-    ),
-    "positions of each item": asked(
-        8, mask=masks.Causal(), q_positions=integers(9, B, Q, low=0, high=K),
-        k_positions=integers(10, B, K, low=0, high=K),
-    ),
-    "dropout": asked(11, mask=masks.Causal(9), dropout=masks.Dropout(0.4, 12)),
-    "half precision": asked(13, mask=masks.Causal(align="end"), dtype="bfloat16"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("shares", [even, uneven])

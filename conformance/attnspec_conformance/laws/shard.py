@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import masks
 from ..judges import gradients_within_bound, gradients_zero, same_bits, within_bound
-from ..problems import integers, normal, problem, some_mask
+from ..problems import integers, normal, problem, some_mask, zigzag
 from ..trials import Along, Call, Shards, Trial, law
 
 B, H, G, Q, K, D, E = 2, 8, 4, 16, 20, 5, 6
@@ -78,10 +78,8 @@ def rules_mean_places_in_the_whole_sequence() -> Iterator[Trial]:
 @law("SHARD-2", needs=NEEDS)
 def rows_may_be_dealt_out_in_any_order() -> Iterator[Trial]:
     """Zigzag, as a balanced causal ring has them, and keys in no order at all."""
-    pieces: Any = np.arange(Q, dtype=np.int32).reshape(8, -1)
-    zigzag = np.concatenate([pieces[[i, 7 - i]].ravel() for i in range(4)])
     shuffled = np.argsort(normal(5, K), kind="stable").astype(np.int32)
-    yield from _within_bound(divided(12, mask=masks.Causal(8), q_positions=zigzag, k_positions=shuffled))
+    yield from _within_bound(divided(12, mask=masks.Causal(8), q_positions=zigzag(Q, 4), k_positions=shuffled))
 
 
 @law("SHARD-2", needs=NEEDS)
