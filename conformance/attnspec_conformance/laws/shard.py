@@ -79,7 +79,8 @@ def rules_mean_places_in_the_whole_sequence() -> Iterator[Trial]:
 def rows_may_be_dealt_out_in_any_order() -> Iterator[Trial]:
     """Zigzag, as a balanced causal ring has them, and keys in no order at all."""
     shuffled = np.argsort(normal(5, K), kind="stable").astype(np.int32)
-    yield from _within_bound(divided(12, mask=masks.Causal(8), q_positions=zigzag(Q, 4), k_positions=shuffled))
+    dealt = divided(12, mask=masks.Causal(8), q_positions=zigzag(Q, 4), k_positions=shuffled)
+    yield from _within_bound(dealt, dealt.but(dropout=masks.Dropout(0.25, 3)))
 
 
 @law("SHARD-2", needs=NEEDS)
@@ -123,6 +124,14 @@ def what_is_hidden_is_hidden_in_every_shard() -> Iterator[Trial]:
                 for value in (3e38, np.inf, np.nan)
             )
             yield Trial((call, *others), same_bits("out", "lse"))
+        seen: Any = np.ones((Q, K), bool)
+        seen[: Q // 2, [3, 17]] = False
+        call = divided(22, along, mask=masks.Dense(seen))
+        others = (
+            call.but(**{name: np.where(seen[0, :, None], getattr(call, name), np.float32(value)) for name in "kv"})
+            for value in (3e38, np.inf, np.nan)
+        )
+        yield Trial((call, *others), same_bits("out", "lse", rows=Q // 2))
 
 
 @law("SHARD-3", needs=NEEDS)
@@ -146,6 +155,8 @@ def gradients_come_home_to_the_shards_that_they_belong_to() -> Iterator[Trial]:
     for along in ("sequence", "keys", "heads", "batch"):
         call = _differentiated(23, along, **options)
         yield Trial((call,), gradients_within_bound(call))
+    dealt = _differentiated(24, "sequence", q_positions=zigzag(Q, 4), sink=normal(3, H), **options)
+    yield Trial((dealt,), gradients_within_bound(dealt))
 
 
 @law("SHARD-4", needs=(*NEEDS, "vjp"))

@@ -31,6 +31,7 @@ class Divided(Faultless):
     def part(self, call, rows):
         """(out, lse) of some of the keys."""
         shape, self.rows, self.keys = (*call.q.shape[:-1], call.k.shape[-2]), rows, call.k.shape[-2]
+        self.places = np.arange(self.keys) if call.k_positions is None else call.k_positions
         bias = call.bias
         own = call.but(
             k=call.k[..., rows, :], v=call.v[..., rows, :], want="lse", dtype="float64", shards=None,
@@ -93,6 +94,21 @@ class EveryShardHasTheSink(Divided):
 class EveryShardDropsTheSame(Divided):
     def keep(self, call, shape):
         return Faultless.keep(self, call, shape)
+
+
+@breaks("SHARD-2")
+class ShardsDropByPosition(Divided):
+    def keep(self, call, shape):
+        return Faultless.keep(self, call, (*shape[:-1], self.keys))[..., self.places[self.rows]]
+
+
+@breaks("SHARD-3")
+class WhatShardsHoldIsMultipliedByZero(Divided):
+    """A key that is hidden from a row adds nothing to it, times its value."""
+
+    def part(self, call, rows):
+        out, lse = super().part(call, rows)
+        return out + 0.0 * np.sum(call.v[..., rows, :], axis=(-2, -3))[..., None, None, :], lse
 
 
 @breaks("SHARD-3")
