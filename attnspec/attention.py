@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import _compat
+from . import _compat, in_place
 from ._compat import Array, cast, dtype_name
 from .backward import attend_backward, weights_backward
 from .blocks import attend, weights
@@ -218,7 +218,7 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
         if out is None or (want_lse and lse is None):
             # A kernel without lse keeps its out: asking for lse never changes it (PATH-1).
             walked, lse, *_ = differentiable(
-                lambda r: r.host.run(attend, r, numerics),
+                lambda r: _walked(r, numerics),
                 lambda *saved: saved[0].host.run(attend_backward, saved, numerics),
                 request,
                 always=not request.portable,
@@ -227,6 +227,12 @@ def _attend(request: Request, numerics: Numerics, implementation: str, *, want_l
         if request.headless:
             out, lse = out[0, ...], None if lse is None else lse[0, ...]
         return out, lse
+
+
+def _walked(request: Request, numerics: Numerics) -> tuple[Array, ...]:
+    if numerics is FAST and in_place.suits(request):
+        return in_place.attend(request)
+    return request.host.run(attend, request, numerics)  # type: ignore[no-any-return]
 
 
 def _by_kernel(request: Request, *, insist: bool) -> tuple[Array | None, Array | None]:

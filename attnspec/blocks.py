@@ -38,21 +38,29 @@ def attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, A
 
 
 def _attend(request: Request, numerics: Numerics) -> tuple[Array, Array, Array, Array]:
-    xp, numerics = request.xp, numerics.suited(request)
+    numerics = numerics.suited(request)
     operands = numerics.prepare(request)
 
     def rows(q: Span, stripe: Span, carry: None) -> tuple[tuple[Array, ...], None]:
-        part, seen = row_sums(request, numerics, operands, q, stripe)
-        out, lse = numerics.finish(part)
-        if request.dropout is not None:
-            out = out * kept_scale(request.dropout, out)
-        nan_lse, nan_out = broken(None if operands.bad_q is None else q.of(operands.bad_q, -2), part, seen)
-        lse = lse[..., None] if request.sink is None else xp.where(seen.any, lse[..., None], of_sink(request, lse))
-        out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse)
-        return (out, lse, part.reference, part.total), carry
+        return finished_rows(request, numerics, operands, q, stripe), carry
 
     (out, lse, reference, total), _ = over_queries(request, numerics, rows, None)
     return out, lse[..., 0], reference, total
+
+
+def finished_rows(
+    request: Request, numerics: Numerics, operands: Operands, q: Span, stripe: Span
+) -> tuple[Array, Array, Array, Array]:
+    """The results of `attend` for one tile of queries, part of a stripe; lse has a last axis of length 1."""
+    xp = request.xp
+    part, seen = row_sums(request, numerics, operands, q, stripe)
+    out, lse = numerics.finish(part)
+    if request.dropout is not None:
+        out = out * kept_scale(request.dropout, out)
+    nan_lse, nan_out = broken(None if operands.bad_q is None else q.of(operands.bad_q, -2), part, seen)
+    lse = lse[..., None] if request.sink is None else xp.where(seen.any, lse[..., None], of_sink(request, lse))
+    out, lse = xp.where(nan_out, math.nan, out), xp.where(nan_lse, math.nan, lse)
+    return out, lse, part.reference, part.total
 
 
 def weights(request: Request, numerics: Numerics) -> tuple[Array, Array, Array]:

@@ -1,14 +1,13 @@
 """The default numerics: online softmax in float32 or float64 arithmetic.
 
-`Fast` is right everywhere, in recorded programs and under transforms. `Eager` and `Bounded` are the same in fewer
-operations, for arrays with values.
+`Fast` is right everywhere, in recorded programs and under transforms. `Eager` is the same in fewer operations, for
+arrays with values.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ._compat import Array, dtype_name, namespace, turned, widened
@@ -34,17 +33,16 @@ class Fast:
     def suited(self, request: Request) -> Numerics:
         if request.portable or not request.host.concrete(*arrays_in("", request).values()):
             return self
-        return BOUNDED if _is_bounded(request) else EAGER
+        return EAGER
 
     def prepare(self, request: Request) -> Operands:
         xp = request.xp
         q, k, v = request.q, request.k, request.v
-        finite = [xp.isfinite(widened(x)) for x in (q, k, v)]
         # Where values may be looked at, finite inputs (the usual case) need neither flags nor cleaning. Where they
         # may not, cleaning leaves finite numbers as they are: the same bits on both ways.
-        if request.host.concrete(q, k, v) and all(bool(xp.all(f)) for f in finite):
+        if request.host.concrete(q, k, v) and all(map(_all_finite, (q, k, v))):
             return Operands(q, k, v, None, None, None)
-        bad_q, bad_k, bad_v = (~xp.all(f, axis=-1, keepdims=True) for f in finite)
+        bad_q, bad_k, bad_v = (~xp.all(xp.isfinite(widened(x)), axis=-1, keepdims=True) for x in (q, k, v))
         by_key = [turned(for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v)]
         return Operands(q, k, v, bad_q, *by_key)
 
@@ -163,48 +161,8 @@ class Eager(Fast):
         return gradient
 
 
-class Bounded(Eager):
-    """For scores that are known to be small: without a maximum there is nothing to rescale."""
-
-    def start(self, request: Request, q: Array) -> Partial:
-        blank = super().start(replace(request, sink=None), q)
-        nothing = namespace(q).zeros_like(blank.reference)
-        if request.sink is None:
-            return Partial(nothing, blank.total, blank.out)
-        sink = super().start(request, q)
-        return Partial(nothing, namespace(q).exp(sink.reference), blank.out)
-
-    def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
-        xp = namespace(scores)
-        total, out = _sums(xp, xp.exp(scores), v, keep)
-        return Partial(part.reference, part.total + total, part.out + out)
-
-
 FAST = Fast()
 EAGER = Eager()
-BOUNDED = Bounded()
-
-# exp of so large a score times so large a value, added up over any number of keys, is far from float32's limits.
-_SMALL, _TAME = 30.0, 2.0**50
-
-
-def _is_bounded(request: Request) -> bool:
-    """Whether |scale| |q| |k| is small, by Cauchy's inequality, in one head whose queries all see all the keys."""
-    xp, axes = request.xp, request.axes
-    q_span, k_span = request.q_span(0, axes.Q), request.k_span(0, axes.K)
-    # The numbers of one row would decide the bits of another that must not see them (MASK-6), or of another item.
-    together = request.mask is None or request.mask.status(q_span, k_span) == "all"
-    if request.bias is not None or not together or math.prod(axes.scores[:-2]) != 1:
-        return False
-    if not is_number(request.scale) or not axes.K or axes.Q < _AMORTISED:
-        return False
-    if not (request.sink is None or bool(xp.all(xp.abs(xp.asarray(request.sink)) <= _SMALL))):
-        return False
-    q, k = (math.sqrt(float(xp.max(xp.vecdot(x, x)))) if axes.D else 0.0 for x in map(widened, (request.q, request.k)))
-    return abs(request.scale) * q * k <= _SMALL and (not axes.E or float(xp.max(xp.abs(request.v))) <= _TAME)
-
-
-_AMORTISED = 64  # with fewer queries, a pass over the keys costs more than it saves
 
 
 def _less(x: Array, y: Array) -> Array:
@@ -292,6 +250,12 @@ def _cap_slope(xp: Any, s: Array, cap: float | Array) -> Array:
 def _held(cap: float, s: Array) -> float:
     """A cap that float32 does not hold is one that no score reaches, or one that leaves nothing of any."""
     return max(2.0**-100, min(2.0**127, cap)) if dtype_name(s) == "float32" else cap
+
+
+def _all_finite(x: Array) -> bool:
+    """By the extremes: no array of flags is made, which in some libraries takes ten times as long."""
+    xp, x = namespace(x), widened(x)
+    return not math.prod(x.shape) or (math.isfinite(float(xp.max(x))) and math.isfinite(float(xp.min(x))))
 
 
 def _cleaned(xp: Any, x: Array, bad: Array | None) -> Array:

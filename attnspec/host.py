@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -36,6 +36,27 @@ class Kernel:
     supports: Callable[[Any], str | None]
     call: Callable[[Any], tuple[Array, Array | None]]
     rounds_weights: bool = False
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """What a framework does in the place of an array whose values nobody else holds.
+
+    exp, exp2
+        `exp(x)` and 2**x in the place of x, 0 where that is below 2**-124: products of subnormal numbers take ten times
+        as long as others. No `exp2`: it is not the faster of the two.
+    veil, hide
+        `hide(x, veil(visible, x))`: x in its place, and exactly 0 where not `visible`, whatever x is there. `visible`
+        broadcasts to x; its veil serves many arrays of that dtype.
+    each
+        `each(function, tasks)`: `function(task)` for every task, some of them at once if there are idle cores.
+    """
+
+    exp: Callable[[Array], Array]
+    exp2: Callable[[Array], Array] | None
+    veil: Callable[[Array, Array], Any]
+    hide: Callable[[Array, Any], Array]
+    each: Callable[[Callable[[Any], None], Sequence[Any]], None]
 
 
 def _never(*arrays: Array) -> bool:
@@ -97,6 +118,8 @@ class Host:
         The device to create further arrays on, None where the framework places them itself.
     dtype
         `dtype(xp, name)`: the dtype of that name, None if there is none.
+    in_place
+        For frameworks with arrays that may be written to; None: there are none.
     kernels
         Fused implementations, best first.
     numerics
@@ -121,6 +144,7 @@ class Host:
     register: Callable[[type], None] = _nothing
     device_of: Callable[[Array], Any] = _no_device
     dtype: Callable[[Any, str], Any] = _own_dtype
+    in_place: InPlace | None = None
     kernels: tuple[Kernel, ...] = ()
     numerics: Callable[[Any], Any] | None = None
     erfc: Callable[[Array], Array] | None = None

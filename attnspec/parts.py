@@ -20,14 +20,17 @@ Block = tuple[slice, ...]  # of the axes (..., H)
 
 
 def part_of(x: Any, block: Block, trailing: int, axes: Axes | None = None) -> Any:
-    """The part of an array (..., H, *trailing), of any rank, that belongs to a block of (..., H).
+    """The part of an array (..., H, *trailing), of any rank, that belongs to a block of (..., H); itself if all does.
 
     Axes of length 1 are broadcast and stay. With the axes of the call, x has the key/value heads in place of H. A tuple
     has one axis: of the trailing ones, if there are any, and else the last of the block.
     """
     if isinstance(x, tuple):
         return x if trailing or len(x) == 1 else x[block[-1]]
-    return x[(*places_of(x.shape, block, trailing, axes), *(slice(None),) * min(trailing, x.ndim))]
+    places = places_of(x.shape, block, trailing, axes)
+    if all(place.stop - place.start == n for place, n in zip(places, x.shape, strict=False)):
+        return x
+    return x[(*places, *(slice(None),) * min(trailing, x.ndim))]
 
 
 def places_of(shape: Shape, block: Block, trailing: int, axes: Axes | None = None) -> Block:

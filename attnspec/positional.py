@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ._compat import Array, Namespace, widened
+from ._compat import Array, Namespace, dtype_name, widened
 from .derivative import summed_to
 from .errors import ShapeError
 from .host import on
@@ -38,13 +39,22 @@ class Alibi(Term):
             fits("offset", self.offset, axes, ())
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        slopes = self.slopes
-        if isinstance(slopes, tuple):
-            slopes = xp.asarray(slopes, dtype=getattr(xp, self.dtype), **on(device))
+        return self.tiles(q, k, xp=xp, device=device)(self)
+
+    def tiles(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Callable[[Any], Array]:
         # Wide enough for the distances: 2049 is no float16, and a bias must not overflow into a mask.
-        slopes = widened(slopes)
-        distance = xp.abs(_ahead(self, q, k, xp, device))
-        return -slopes[:, None, None] * xp.astype(distance, slopes.dtype)
+        dtype = self.dtype if isinstance(self.slopes, tuple) else dtype_name(widened(self.slopes))
+        distance = xp.astype(xp.abs(_ahead(self, q, k, xp, device)), getattr(xp, dtype))
+
+        def tile(part: Alibi) -> Array:
+            if part.offset is not self.offset:
+                return part.tile(q, k, xp=xp, device=device)
+            slopes = part.slopes
+            if isinstance(slopes, tuple):
+                slopes = xp.asarray(slopes, dtype=distance.dtype, **on(device))
+            return -widened(slopes)[:, None, None] * distance
+
+        return tile
 
     def status(self, q: Span, k: Span, /) -> Status:
         return "all" if isinstance(self.slopes, tuple) else "some"

@@ -69,9 +69,10 @@ class Rule(Struct):
         return {}
 
     def part(self, block: Block) -> Rule:
-        """The rule for a block of the axes (..., H)."""
+        """The rule for a block of the axes (..., H); itself if nothing in it depends on them."""
         held = {name: part_of(x, block[:-1], len(tail or ())) for name, (x, tail) in self.arrays().items()}
-        return replace(self, **held) if held else self  # type: ignore[type-var]
+        cut = any(held[name] is not x for name, (x, _) in self.arrays().items())
+        return replace(self, **held) if cut else self  # type: ignore[type-var]
 
     def check(self, axes: Axes) -> None:
         """Raise unless each array fits the call."""
@@ -201,7 +202,8 @@ class ArrayMask(Rule):
         return {"mask": (self.array, None)}
 
     def part(self, block: Block) -> Rule:
-        return ArrayMask(part_of(self.array, block, 2))
+        array = part_of(self.array, block, 2)
+        return self if array is self.array else ArrayMask(array)
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
         return k.of(q.of(self.array, -2), -1)
@@ -218,7 +220,8 @@ class _Pair(Rule):
     b: Rule
 
     def part(self, block: Block) -> Rule:
-        return type(self)(self.a.part(block), self.b.part(block))
+        a, b = self.a.part(block), self.b.part(block)
+        return self if a is self.a and b is self.b else type(self)(a, b)
 
     def check(self, axes: Axes) -> None:
         self.a.check(axes)
@@ -260,7 +263,8 @@ class Not(Rule):
     a: Rule
 
     def part(self, block: Block) -> Rule:
-        return Not(self.a.part(block))
+        a = self.a.part(block)
+        return self if a is self.a else Not(a)
 
     def check(self, axes: Axes) -> None:
         self.a.check(axes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -60,7 +61,11 @@ class Term(Struct):
 
     @abstractmethod
     def part(self, block: Block) -> Term:
-        """The term for a block of the axes (..., H)."""
+        """The term for a block of the axes (..., H); itself if nothing in it depends on them."""
+
+    def tiles(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Callable[[Term], Array]:
+        """From parts of the term to their tiles; what the parts share is made once."""
+        return lambda part: part.tile(q, k, xp=xp, device=device)
 
     @property
     def differentiable(self) -> bool:
@@ -126,7 +131,8 @@ class ArrayBias(Term):
         return "some"
 
     def part(self, block: Block) -> Term:
-        return ArrayBias(part_of(self.array, block, 2))
+        array = part_of(self.array, block, 2)
+        return self if array is self.array else ArrayBias(array)
 
     def spread(self) -> dict[str, Spread]:
         _, by_query, by_key = self._shape()
@@ -157,7 +163,15 @@ class Sum(Term):
         return Sum(self.a.computed_in(dtype), self.b.computed_in(dtype))
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        a, b = (widened(x.tile(q, k, xp=xp, device=device)) for x in (self.a, self.b))
+        return self.tiles(q, k, xp=xp, device=device)(self)
+
+    def tiles(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Callable[[Any], Array]:
+        of_a, of_b = (x.tiles(q, k, xp=xp, device=device) for x in (self.a, self.b))
+        return lambda part: self._sum(xp, of_a(part.a), of_b(part.b))
+
+    @staticmethod
+    def _sum(xp: Namespace, a: Array, b: Array) -> Array:
+        a, b = widened(a), widened(b)
         wider = xp.result_type(a.dtype, b.dtype)
         total = xp.astype(a, wider, copy=False) + xp.astype(b, wider, copy=False)
         # Two finite numbers stay a number: their overflow to -inf would mask the pair (SCORE-5).
@@ -169,7 +183,8 @@ class Sum(Term):
         return "none" if "none" in both else "all" if both == {"all"} else "some"
 
     def part(self, block: Block) -> Term:
-        return Sum(self.a.part(block), self.b.part(block))
+        a, b = self.a.part(block), self.b.part(block)
+        return self if a is self.a and b is self.b else Sum(a, b)
 
     @property
     def differentiable(self) -> bool:

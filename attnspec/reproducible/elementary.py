@@ -33,8 +33,8 @@ def _of_any_size(function: Callable[[Array], Array]) -> Callable[[Array], Array]
         host, xp = host_of(x), namespace(x)
         if not host.concrete(x) or host.run is not DEFAULT.run or math.prod(x.shape) <= _PIECE:
             return host.run(function, x)
-        flat = xp.reshape(x, (-1,))
-        pieces = [function(flat[start : start + _PIECE]) for start in range(0, flat.shape[0], _PIECE)]
+        flat, n = xp.reshape(x, (-1,)), math.prod(x.shape)
+        pieces = [function(flat[start : min(n, start + _PIECE)]) for start in range(0, n, _PIECE)]
         return xp.reshape(xp.concat(pieces), x.shape)
 
     return whole

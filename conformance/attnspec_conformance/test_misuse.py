@@ -80,7 +80,7 @@ def test_a_foreign_rule_is_told_which_rows_it_is_asked_about(backend: Any, x: An
         def status(self, q: Any, k: Any, /) -> str:
             return "none" if q.bounds[0] >= k.bounds[1] or k.bounds[0] >= q.bounds[1] else "some"
 
-    v = backend.asarray(np.arange(192, dtype=np.float32).reshape(2, 3, 4, 8))
+    v, x = backend.asarray(np.arange(192, dtype=np.float32).reshape(2, 3, 4, 8)), backend.xp.zeros_like(x)
     got = backend.to_numpy(attnspec.attention(x, x, v, mask=Same(), q_positions=range(2, 6)))
     np.testing.assert_array_equal(got[..., :2, :], backend.to_numpy(v)[..., 2:, :])
     np.testing.assert_array_equal(got[..., 2:, :], 0)

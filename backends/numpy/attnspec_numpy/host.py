@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import Any
@@ -10,7 +12,9 @@ import array_api_compat.numpy as xp
 import numpy as np
 
 from attnspec._compat import remember
-from attnspec.host import Host
+from attnspec.host import Host, InPlace
+
+from .pool import each
 
 
 def scope() -> AbstractContextManager[None]:
@@ -32,6 +36,40 @@ def dtype(xp: Any, name: str) -> Any:
     return getattr(xp, name, None)
 
 
+def veil(visible: Any, like: Any) -> Any:
+    """All bits set where visible, as integers of the size of the dtype."""
+    return np.negative(visible.view(np.int8), dtype=np.dtype(f"i{like.itemsize}"))
+
+
+def hide(x: Any, veil: Any) -> Any:
+    """By the bits: a product would leave NaN, and `where` takes ten times as long."""
+    bits = x.view(veil.dtype)
+    np.bitwise_and(bits, veil, out=bits)
+    return x
+
+
+def _has_fast_exp2() -> bool:
+    """Whether NumPy computes exp2 by wide vectors on this machine; where it does not, exp is the faster of the two."""
+    info = np.lib.introspect.opt_func_info(func_name="^exp2$", signature="float32")
+    return all("baseline" not in targets["current"] for of in info.values() for targets in of.values())
+
+
+def _exponential(function: np.ufunc, unit: float) -> Callable[[Any], Any]:
+    """exp of scores in that unit, in their place, 0 where it is below 2**-124."""
+    near, far = np.float32(-85.0 * unit), np.float32(-86.5 * unit)  # those of some more, and of some less
+
+    def exp(x: Any) -> Any:
+        if x.min() >= near:
+            return function(x, out=x)
+        function(np.maximum(x, far, out=x), out=x)
+        return hide(x, veil(~(x < 2.0**-124), x))
+
+    return exp
+
+
+_EXP2 = _exponential(np.exp2, 1.0 / math.log(2.0)) if _has_fast_exp2() else None
+IN_PLACE = InPlace(_exponential(np.exp, 1.0), _EXP2, veil, hide, each)
+
 remember(np.ndarray, xp)
 
-HOST = Host(scope=scope, concrete=concrete, dtype=dtype)
+HOST = Host(scope=scope, concrete=concrete, dtype=dtype, in_place=IN_PLACE)

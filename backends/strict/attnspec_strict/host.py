@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
+import array_api_strict as xp
 import numpy as np
 
-from attnspec.host import Host
+from attnspec.host import Host, InPlace
 
 
 def scope() -> AbstractContextManager[None]:
@@ -14,4 +17,34 @@ def scope() -> AbstractContextManager[None]:
     return np.errstate(all="ignore")
 
 
-HOST = Host(scope=scope, device_of=lambda x: x.device)
+_Array = type(xp.zeros(()))
+
+
+def concrete(*arrays: object) -> bool:
+    """Its own arrays always have values."""
+    return all(type(a) is _Array for a in arrays)
+
+
+def exp(x: Any) -> Any:
+    """By functions of the standard, of which none writes in place."""
+    y = xp.exp(x)
+    return xp.where(y < 2.0**-124, 0.0, y)
+
+
+def veil(visible: Any, like: Any) -> Any:
+    """Nothing needs to be prepared."""
+    return visible
+
+
+def hide(x: Any, visible: Any) -> Any:
+    """0 where not visible."""
+    return xp.where(visible, x, 0.0)
+
+
+def each(function: Callable[[Any], None], tasks: Sequence[Any]) -> None:
+    """One after another."""
+    for task in tasks:
+        function(task)
+
+
+HOST = Host(scope=scope, concrete=concrete, device_of=lambda x: x.device, in_place=InPlace(exp, None, veil, hide, each))

@@ -30,16 +30,16 @@ def alibi_slopes_of_the_next_power_of_two(patch):
 def alibi_rewards_later_keys(patch):
     """Signed distances, with no causal mask to hide the positive ones."""
 
-    def tile(self, q, k, /, *, xp, device):
-        slopes = xp.asarray(self.slopes, dtype=xp.float32)
-        return slopes[:, None, None] * xp.astype(positional._ahead(self, q, k, xp, device), slopes.dtype)
+    def tiles(self, q, k, /, *, xp, device):
+        distance = xp.astype(positional._ahead(self, q, k, xp, device), xp.float32)
+        return lambda part: xp.asarray(part.slopes, dtype=xp.float32)[:, None, None] * distance
 
-    patch.setattr(positional.Alibi, "tile", tile)
+    patch.setattr(positional.Alibi, "tiles", tiles)
 
 
 @breaks("SCORE-5", "test_cases")
 def the_last_bias_wins(patch):
-    patch.setattr(terms.Sum, "tile", lambda self, q, k, /, *, xp, device: self.b.tile(q, k, xp=xp, device=device))
+    patch.setattr(terms.Sum, "_sum", staticmethod(lambda xp, a, b: b))
 
 
 @breaks("SCORE-5", "test_extremes")
