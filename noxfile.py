@@ -14,6 +14,7 @@ nox -s "peers(torch)"                   one library
 nox -s suites                           which wrong implementations the suites of others notice; writes docs/suites.md
 nox -s scale                            attention among workers: JAX's sharding, torch.distributed, Dask
 nox -s hosts                            attnspec inside Flax, Equinox, Keras, transformers, ONNX; checkpoints; typing
+nox -s bench                            docs/performance.md and its pictures, measured here; -- --quick
 nox -s docs                             the site, in docs/_build/html, and all that its pages show
 nox -s gpu                              the suite on torch's first CUDA device, and its bits beside those of the CPU
 """
@@ -190,6 +191,15 @@ def hosts(session: nox.Session) -> None:
     constraints = "conformance/hosts_tests/constraints.txt"
     session.install("-q", "-r", constraints, "-e", ".[conformance]", "-e", "backends/dask")
     session.run("pytest", "-q", "conformance/hosts_tests", *session.posargs, env=COMPILED)
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Attention beside what else computes it: every figure of docs/performance.md, for half an hour."""
+    pins = (option for backend in BACKENDS for option in ("-c", f"backends/{backend}/constraints.txt"))
+    peers_of_it = ("-r", "conformance/benchmarks/requirements.txt")
+    session.install("-q", *pins, *peers_of_it, "-e", ".[numpy,torch,jax,cli,plot]")
+    session.run("python", "conformance/benchmarks/performance.py", *session.posargs)
 
 
 @nox.session(default=False)

@@ -130,7 +130,7 @@ def grid(
         msg = f"{len(panels)} panels need a title each, got {len(titles)}."
         raise OptionError(msg)
     rows_of, columns_of = names_of(tokens, keys, Q, K)
-    cell = max(0.12, min(0.62, (12 if len(panels) == 1 else 3.6 if len(panels) <= 4 else 1.8) / max(Q, K)))
+    cell = max(0.12, min(0.62, (12 if len(panels) == 1 else 3.0 if len(panels) <= 4 else 1.8) / max(Q, K)))
     width, height = cell * K + 0.9, cell * Q + 1.0
     if columns is None:
         fit = max(1, min(4, int(WIDEST / width)))  # then as even as it goes

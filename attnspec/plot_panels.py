@@ -8,8 +8,6 @@ from typing import Any
 from .plot_picture import INK, blank
 from .plot_values import Rows
 
-__all__ = ["cells", "label", "number", "panels_of"]
-
 LEAST = 0.005  # less than that is printed as a zero
 
 

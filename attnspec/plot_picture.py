@@ -16,8 +16,6 @@ from typing import Any
 
 from .errors import MissingModelError, OptionError
 
-__all__ = ["INK", "VISIBLE", "Picture", "blank", "style"]
-
 INK = "#010203"  # text and lines: in PNG this black, in SVG the colour of the page's text
 VISIBLE = "#1f83c4"  # told from INK by all kinds of sight, on light and on dark
 LIGHT, DARK = "#1b1b1b", "#d6d6d6"

@@ -9,8 +9,6 @@ from ._compat import is_array
 from .errors import DTypeError, OptionError, ShapeError
 from .shapes import Shape
 
-__all__ = ["Rows", "between_0_and_1", "names_of", "nested", "shape_of"]
-
 SLACK = 1e-3  # how far rounding may put a weight outside 0 .. 1
 
 Rows = list[list[float]]

@@ -9,7 +9,8 @@ from sphinx.application import Sphinx
 
 import attnspec
 
-sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS / "extensions"), str(DOCS.parent / "backends" / "dask")]  # the second is not installed
 
 project = "attnspec"
 author = "The attnspec authors"
@@ -20,7 +21,9 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "api_pages",
+    "breaks",
     "clause_links",
+    "inline_pictures",
     "mathml",
     "peer_tables",
 ]

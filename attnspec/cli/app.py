@@ -11,6 +11,7 @@ import typer
 
 from ..errors import AttnspecError
 from .backends import backends
+from .bench import bench
 from .conformance import conformance
 from .demo import demo
 from .embed import embed
@@ -36,6 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (backends, embed, demo):
+for _command in (backends, bench, embed, demo):
     app.command()(_refusing(_command))
 app.add_typer(conformance, name="conformance")

@@ -19,7 +19,7 @@ from .. import registry
 from .._compat import FLOATING
 from ..errors import AttnspecError, BackendError, MissingFrameworkError, OptionError
 
-__all__ = ["conformance"]
+__all__ = ["conformance", "has_folders", "progress"]
 
 FAILS, COULD_NOT_RUN = 1, 2
 
@@ -87,10 +87,10 @@ def judge_live(
         raise OptionError(f"no dtype {dtype!r}. Choose one of {', '.join(FLOATING)}.")
     if subject is not None and (backend or device):
         raise OptionError("a foreign subject brings its own arrays: give --subject without --backend and --device.")
-    _has_folders(json=json, html=html, junit_xml=junit_xml)
+    has_folders(json=json, html=html, junit_xml=junit_xml)
     suite = _suite()
     choice = suite.Choice(_select(clause or (), level), dtype, seed, **_given(cases=cases))
-    with _progress() as told:
+    with progress() as told:
         if subject is not None:
             judged = [suite.judge_subject(subject, choice, told)]
         else:
@@ -121,11 +121,11 @@ def judge(
     junit_xml: JunitFile = None,
 ) -> None:
     """Judge the answers that a program wrote to the calls of DIR."""
-    _has_folders(json=json, html=html, junit_xml=junit_xml)
+    has_folders(json=json, html=html, junit_xml=junit_xml)
     _report([_suite().judge_answers(directory, results)], json=json, html=html, junit=junit_xml)
 
 
-def _has_folders(**paths: Path | None) -> None:
+def has_folders(**paths: Path | None) -> None:
     """Refuse a report's path that cannot be written to, before the run that it would be lost after."""
     for name, path in paths.items():
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
@@ -169,7 +169,7 @@ def _report(judged: list[Any], **paths: Path | None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Told]:
+def progress() -> Iterator[Told]:
     """A bar for each thing that is being done, on standard error; a line each where that is no terminal."""
     # Tests run with `sys.stderr` redirected and its descriptor captured: the stream of now is kept, and drawn on
     # between tests only, not from a thread.

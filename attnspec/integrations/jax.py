@@ -14,6 +14,8 @@ from ..masks import Mask, as_mask, causal, padding, window
 from ..rule_arrays import checked_ints
 from ..shapes import expect, floating
 
+__all__ = ["dot_product_attention"]
+
 
 def dot_product_attention(
     query: Array,

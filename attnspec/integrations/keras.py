@@ -18,6 +18,8 @@ from ..masks import as_mask, causal
 from ..shapes import floating, of_one_dtype
 from .jax import heads_first
 
+__all__ = ["dot_product_attention", "install"]
+
 BACKENDS = ("jax", "numpy", "torch")
 
 

@@ -12,6 +12,8 @@ from ..errors import DTypeError, OptionError
 from ..masks import causal
 from .torch_inputs import selecting_or_added
 
+__all__ = ["scaled_dot_product_attention"]
+
 
 def scaled_dot_product_attention(
     q: Array, k: Array, v: Array, *, scale: float, mask: str | Array | None = None, sinks: Array | None = None

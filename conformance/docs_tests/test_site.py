@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+import xml.etree.ElementTree as ET
 from io import StringIO
 from pathlib import Path
 
@@ -21,13 +23,15 @@ from docstring_form import restructured  # noqa: E402
 
 @pytest.fixture
 def site(tmp_path):
-    """Builds pages with the settings of docs/: (HTML of each, what it warned of)."""
+    """Builds pages with the settings of docs/, pictures beside them: (HTML of each, what it warned of)."""
 
-    def build(**pages):
+    def build(pictures=(), **pages):
         source, out = tmp_path / "source", tmp_path / "out"
         source.mkdir()
         for name, text in pages.items():
             (source / f"{name}.md").write_text(text, "utf-8")
+        for picture in pictures:
+            shutil.copy(picture, source)
         warned = StringIO()
         with docutils_namespace():  # what one build registers is gone before the next
             Sphinx(str(source), str(DOCS), str(out), str(tmp_path / "trees"), "html", None, None, warned).build()
@@ -51,10 +55,42 @@ def test_a_name_that_no_page_has_is_a_warning(site):
 
 
 def test_a_formula_is_mathml_and_one_that_is_none_is_a_warning(site):
-    pages, warned = site(index="# A page\n\n$x^2$ and\n\n$$\n\\frac{1}{\\sqrt{D}}\n$$\n\n$\\nosuch$\n")
+    pages, warned = site(index="# A page\n\n$x^2$ and\n\n$$\n\\frac12 x\n$$\n\n$\\nosuch$\n")
     assert pages["index"].count("<math") == 2
-    assert "<mfrac>" in pages["index"]
+    assert "<mfrac><mn>1</mn><mn>2</mn></mfrac>" in re.sub(r"\s", "", pages["index"])
     assert "no MathML for '\\\\nosuch'" in warned
+
+
+def test_formulas_apart_are_boxes_of_their_own_and_one_with_brackets_is_one(site):
+    pages, warned = site(index="# A page\n\n$$a = \\{b\\}, \\qquad c \\qquad d$$\n\n$$\\mathrm{x \\qquad y}$$\n")
+    formulas = re.findall(r'<div class="formula">(.*?)</div></div>', pages["index"], re.DOTALL)
+    boxes = [formula.count("<div><math") for formula in formulas]
+    assert not warned
+    assert boxes == [3, 1]
+
+
+def test_a_picture_stands_in_the_page_with_the_ink_of_the_text(site):
+    pictures = [DOCS / "spec" / "pictures" / name for name in ("merge.svg", "multihead.svg")]
+    pages, warned = site(pictures, index='# A page\n\n![One "&" more](merge.svg)\n\n![Heads](multihead.svg)\n')
+    assert not warned
+    (one, two) = map(ET.fromstring, re.findall(r'<svg class="attnspec.*?</svg>', pages["index"], re.DOTALL))
+    assert "<img" not in pages["index"]
+    assert (one.get("aria-label"), two.get("aria-label")) == ('One "&" more', "Heads")
+    assert (one.get("style"), two.get("style")) == ("--width: 518px", "--width: 710px")
+    assert one.get("width") is two.get("width") is None
+    names = [node.get("id") for svg in (one, two) for node in svg.iter() if node.get("id")]
+    assert len(names) == len(set(names)) > 50
+    told = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', "".join(ET.tostring(svg, "unicode") for svg in (one, two)))
+    assert told
+    assert {left or right for left, right in told} <= set(names)
+
+
+def test_code_in_a_table_may_be_broken_after_a_joint_and_elsewhere_not(site):
+    pages, _ = site(index="# A page\n\n`a.b_c`\n\n| x |\n|---|\n| `torch.nn_f(a)` and b.c |\n")
+    assert re.findall(r"<code[^>]*>(.*?)</code>", pages["index"]) == [
+        '<span class="pre">a.b_c</span>',
+        "<wbr>".join(f'<span class="pre">{part}</span>' for part in ("torch.", "nn_", "f(", "a)")),
+    ]
 
 
 def test_a_page_loads_nothing_from_elsewhere(site):
@@ -81,6 +117,10 @@ def test_a_family_that_nobody_was_asked_for_is_refused(site):
 
 DOCSTRING = """What it does.
 
+    import that
+
+    that.does(it)
+
 y_i = sum_j p_ij v_j
 
 Parameters
@@ -93,6 +133,8 @@ Notes
 -----
 Source: somebody_else.
 
+* 2 * 3
+
 Examples
 --------
 >>> 2 ** 3 * 1
@@ -103,10 +145,11 @@ Examples
 def test_a_docstring_in_house_form_becomes_restructured_text():
     assert restructured(DOCSTRING) == [
         "What it does.", "",
+        ".. code-block:: python", "", "   import that", "   ", "   that.does(it)", "",
         ".. code-block:: text", "   :class: plain-formula", "", "   y_i = sum_j p_ij v_j", "",
         ":Parameters:", "", "   - **q** : array (..., Q, D)", "",
         r"     With \* and \|v\| and p\_ and ``code``.", "", "   - **softcap** : float", "", "",
-        ".. rubric:: Notes", "", "Source: somebody_else.", "",
+        ".. rubric:: Notes", "", "Source: somebody_else.", "", r"* 2 \* 3", "",
         ".. rubric:: Examples", "", ">>> 2 ** 3 * 1", "8", "",
     ]  # fmt: skip
 

@@ -10,6 +10,8 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import groupby
+from textwrap import dedent
 
 ENTRIES = ("Parameters", "Returns", "Yields", "Raises", "See Also")
 FIELD = re.compile(r"    (\w+): (?P<type>[^=#]+?)(?: = (?P<default>[^#]+?))?(?:  # (?P<about>.+))?")
@@ -33,12 +35,21 @@ def restructured(text: str, cls: type | None = None) -> list[str]:
 
 
 def _introduction(text: str) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
-        lines = paragraph.split("\n")
-        if " = " in lines[0] and "`" not in lines[0]:
-            yield from (".. code-block:: text", "   :class: plain-formula", "", *(f"   {line}" for line in lines), "")
-        else:
-            yield from (*_paragraphs(paragraph), "")
+    for code, paragraphs in groupby(re.split(r"\n\s*\n", text.strip("\n")), _is_code):
+        if code:
+            lines = dedent("\n\n".join(paragraphs)).split("\n")
+            yield from (".. code-block:: python", "", *(f"   {line}" for line in lines), "")
+            continue
+        for paragraph in paragraphs:
+            lines = paragraph.split("\n")
+            if " = " in lines[0] and "`" not in lines[0]:
+                yield from (".. code-block:: text", "   :class: plain-formula", "", *(f"   {ln}" for ln in lines), "")
+            else:
+                yield from (*_paragraphs(paragraph), "")
+
+
+def _is_code(paragraph: str) -> bool:
+    return bool(re.match(r"    |from [\w.]+ import |\w+\.\w+\(|with .*:\n    ", paragraph))
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -70,10 +81,19 @@ def _fields(cls: type) -> Iterator[str]:
     yield from ("", ":Fields:")
     for match in found:
         kind = f"``{match['type']}``"
-        default = f", ``{match['default'].strip()}`` unless given" if match["default"] else ""
+        default = f", ``{given}`` unless given" if (given := _default(match["default"] or "")) else ""
         about = f": {_plain(match['about'])}" if match["about"] else ""
         yield f"   - **{match[1]}** ({kind}{default}){about}"
     yield ""
+
+
+def _default(written: str) -> str:
+    """What a field is unless given, also where it is written `field(default=...)`."""
+    written = written.strip()
+    if not written.startswith("field("):
+        return written
+    found = re.search(r"default(?:_factory)?=([^,()]+)", written)
+    return {"dict": "{}", "list": "[]"}.get(found[1], found[1]) if found else ""
 
 
 def _body(cls: type) -> Iterator[str]:
@@ -89,9 +109,10 @@ def _body(cls: type) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Code in double backticks; outside of it, what has a meaning in reStructuredText is taken by its sign."""
-    parts = re.split(r"(`+[^`]+`+)", text)
-    return "".join(f"``{p.strip('`')}``" if n % 2 else _escaped(p) for n, p in enumerate(parts))
+    """Code in double backticks. Outside of it a bullet is one, and what else has a meaning is taken by its sign."""
+    bullet = re.match(r"\s*\* |", text)[0]
+    parts = re.split(r"(`+[^`]+`+)", text.removeprefix(bullet))
+    return bullet + "".join(f"``{p.strip('`')}``" if n % 2 else _escaped(p) for n, p in enumerate(parts))
 
 
 def _escaped(text: str) -> str:

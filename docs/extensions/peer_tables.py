@@ -118,7 +118,9 @@ class Peers(SphinxDirective):
             ]
             rows.append([who, *signs])
         yield nodes.raw("", "<details><summary>Every peer</summary>", format="html")
-        yield _table([nodes.paragraph("", "peer"), *(nodes.paragraph("", clause) for clause in judged)], rows)
+        table = _table([nodes.paragraph("", "peer"), *(nodes.paragraph("", clause) for clause in judged)], rows)
+        table["classes"].append("every-peer")
+        yield table
         yield nodes.raw("", "</details>", format="html")
 
 

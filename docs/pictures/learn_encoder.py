@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from learn_style import bare, drawn, of_page, save
+from drawing import BLUE, GREEN, ORANGE, PURPLE, arrow, bare, box, canvas, drawn, of_page, save
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from spec_style import BLUE, GREEN, ORANGE, PURPLE, arrow, box, canvas
 
 from attnspec import plot
 from attnspec.plot_picture import INK
@@ -48,8 +47,8 @@ def bottleneck(page: dict[str, Any], axes: Axes) -> None:
 
 
 if __name__ == "__main__":
-    save("encoder", drawn("The encoder and its parts", (4.6, 5.0), encoder))
+    save("learn", "encoder", drawn("The encoder and its parts", (4.6, 5.0), encoder))
     page = of_page("7-encoder.md")
-    save("bottleneck", drawn("What is lost by pairs stored", (5.2, 2.8), lambda axes: bottleneck(page, axes)))
+    save("learn", "bottleneck", drawn("What is lost by pairs stored", (5.2, 2.8), lambda axes: bottleneck(page, axes)))
     heads = np.stack([page["first"][2], page["last"][11]])
-    save("minilm", plot.grid(heads, page["words"], titles=["first layer, head 2", "last layer, head 11"]))
+    save("learn", "minilm", plot.grid(heads, page["words"], titles=["first layer, head 2", "last layer, head 11"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from learn_style import of_page, save
+from drawing import of_page, save
 
 from attnspec import plot
 
@@ -11,4 +11,4 @@ if __name__ == "__main__":
     page = of_page("2-head.md")
     words, p = page["words"], page["p"]
     with_sink = np.concatenate([p, 1 - p.sum(axis=-1, keepdims=True)], axis=-1)
-    save("head", plot.heatmap(with_sink, words, keys=[*words, "(sink)"]))
+    save("learn", "head", plot.heatmap(with_sink, words, keys=[*words, "(sink)"]))

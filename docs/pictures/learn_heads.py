@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from learn_style import of_page, save
+from drawing import of_page, save
 
 from attnspec import multi_head_weights, plot
 
@@ -14,4 +14,4 @@ if __name__ == "__main__":
     x = page["sentence"](" ".join(WORDS))
     heads = [multi_head_weights(page[name], x, scale=1.0).round(4) for name in ("one_head", "two_heads")]
     titles = ["one head", "head 0 of two", "head 1 of two"]
-    save("heads", plot.grid(np.concatenate(heads), WORDS, titles=titles, columns=3))
+    save("learn", "heads", plot.grid(np.concatenate(heads), WORDS, titles=titles, columns=3))

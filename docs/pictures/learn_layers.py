@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learn_style import save
+from drawing import save
 
 from attnspec import plot
 from attnspec.backend import numpy as backend
@@ -16,4 +16,5 @@ if __name__ == "__main__":
     moved = influence[[depth - 1 for depth in DEPTHS]]
     titles = [f"after {depth} layer{'s' * (depth > 1)}" for depth in DEPTHS]
     shares = moved / moved.sum(axis=-1, keepdims=True)
-    save("layers", plot.grid(shares, WORDS, titles=titles, columns=3, down="moves", across="when this word is changed"))
+    named = {"titles": titles, "down": "moves", "across": "when this word is changed"}
+    save("learn", "layers", plot.grid(shares, WORDS, columns=3, **named))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from learn_style import save
+from drawing import save
 
 from attnspec import attention_weights, causal, padding, plot, window
 
@@ -21,4 +21,4 @@ if __name__ == "__main__":
     picture = plot.mask_preview(visible[:, None], Q=N, K=N)
     for axes, title in zip(picture.figure.axes, MASKS, strict=True):
         axes.title.set_text(title)
-    save("masks", picture)
+    save("learn", "masks", picture)

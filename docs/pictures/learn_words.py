@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from learn_style import bare, drawn, of_page, save
+from drawing import BLUE, GREEN, ORANGE, bare, drawn, of_page, save
 from matplotlib.axes import Axes
-from spec_style import BLUE, GREEN, ORANGE
 
 from attnspec.plot_picture import INK
 
@@ -40,5 +39,5 @@ def scale(page: dict[str, Any], axes: Axes) -> None:
 
 if __name__ == "__main__":
     computed = of_page("1-words.md")
-    save("words", drawn("Five words as arrows", (5.2, 3.5), lambda axes: words(computed, axes)))
-    save("scale", drawn("The largest of 16 shares by width", (5.2, 2.8), lambda axes: scale(computed, axes)))
+    save("learn", "words", drawn("Five words as arrows", (5.2, 3.5), lambda axes: words(computed, axes)))
+    save("learn", "scale", drawn("The largest of 16 shares by width", (5.2, 2.8), lambda axes: scale(computed, axes)))

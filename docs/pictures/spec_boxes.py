@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from spec_style import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, arrow, block, box, canvas, draw
+from drawing import BLUE, COLOURS, GREEN, ORANGE, PURPLE, arrow, bare, block, box, canvas, drawn, save
 
 import attnspec
+from attnspec.plot_picture import INK
 
 SCORES = (1.0, 2.5, 0.5, 1.5, 3.0, 0.0, 1.0, 2.0)
 
@@ -54,7 +55,7 @@ def merge(axes: Any) -> None:
         axes.text(middle, 0.78, share, ha="center", color=colour)
     axes.axvline(4.5, color=INK, linewidth=0.8, linestyle="--")
     axes.set(xlabel="key", ylabel="weight", ylim=(0, 0.86), xticks=range(8))
-    axes.spines[["top", "right"]].set_visible(False)
+    bare(axes)
     axes.legend(
         frameon=False, labelcolor="linecolor", handlelength=0, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1)
     )
@@ -124,12 +125,10 @@ def chunks(axes: Any) -> None:
 
 
 if __name__ == "__main__":
-    draw("shapes", "q, k, v, weights and output as blocks", (7.4, 2.1), shapes)
-    draw("merge", "Two parts of a row and the merged row", (5.4, 3.0), merge)
+    save("spec", "shapes", drawn("q, k, v, weights and output as blocks", (7.4, 2.1), shapes))
+    save("spec", "merge", drawn("Two parts of a row and the merged row", (5.4, 3.0), merge))
     post, pre = ("sublayer", "dropout", "+", "norm"), ("norm", "sublayer", "dropout", "+")
-    draw(
-        "norm", "Post-norm and pre-norm", (5.4, 3.6),
-        lambda axes: skip(axes, "post-norm", post), lambda axes: skip(axes, "pre-norm", pre),
-    )  # fmt: skip
-    draw("multihead", "Six query heads in three groups", (7.4, 3.8), heads)
-    draw("chunks", "Keys in chunks of 256", (7.4, 2.0), chunks)
+    both = (lambda axes: skip(axes, "post-norm", post), lambda axes: skip(axes, "pre-norm", pre))
+    save("spec", "norm", drawn("Post-norm and pre-norm", (5.4, 3.6), *both))
+    save("spec", "multihead", drawn("Six query heads in three groups", (7.4, 3.8), heads))
+    save("spec", "chunks", drawn("Keys in chunks of 256", (7.4, 2.0), chunks))

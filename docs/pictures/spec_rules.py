@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import to_rgba_array
-from spec_style import BLUE, COLOURS, GREEN, INK, ORANGE, draw, save
+from drawing import BLUE, COLOURS, GREEN, ORANGE, bare, drawn, save
 
 import attnspec
 from attnspec import plot, random
-from attnspec.plot_picture import Picture, blank, style
+from attnspec.plot_panels import cells, label
+from attnspec.plot_picture import INK, Picture, blank, style
 from attnspec.shapes import Span
 
 WORDS = ["the", "fat", "cat", "sat", "down"]
@@ -33,31 +33,25 @@ def masks() -> None:
             seen = attnspec.attention_weights(np.zeros((Q, 1)), np.zeros((K, 1)), mask=mask) > 0
             paint(one, np.where(seen, BLUE, ""), name)
         axes[3].set(ylabel="query", xlabel="key")
-    save("masks", Picture(figure, "Six masks of 4 queries and 6 keys"))
+    save("spec", "masks", Picture(figure, "Six masks of 4 queries and 6 keys"))
 
 
 def paint(axes: Any, colours: np.ndarray, title: str) -> None:
     """Cells of the given colours; "" is none."""
     rows, columns = colours.shape
-    cells = to_rgba_array([str(colour) or "none" for colour in colours.flat]).reshape(rows, columns, 4)
-    axes.imshow(cells, interpolation="none", extent=(0, columns, rows, 0))
-    for i in range(rows + 1):
-        axes.axhline(i, color=INK, linewidth=0.3, alpha=0.4)
-    for j in range(columns + 1):
-        axes.axvline(j, color=INK, linewidth=0.3, alpha=0.4)
+    number = {colour: (n + 0.5) / len(COLOURS) for n, colour in enumerate(COLOURS)}
+    cells(axes, [[number.get(colour, 0) for colour in row] for row in colours.tolist()], list(COLOURS))
+    label(axes, list(map(str, range(rows))), list(map(str, range(columns))), cell=1)
     axes.set(title=title)
-    axes.set_xticks([j + 0.5 for j in range(columns)], range(columns))
-    axes.set_yticks([i + 0.5 for i in range(rows)], range(rows))
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
 
 
 def lines(axes: Any, title: str, xlabel: str) -> None:
     """A plot of curves, each of which is named in its own colour."""
     axes.set(title=title, xlabel=xlabel)
-    axes.spines[["top", "right"]].set_visible(False)
+    bare(axes)
     axes.axhline(0, color=INK, linewidth=0.4)
-    axes.legend(frameon=False, labelcolor="linecolor", handlelength=0)
+    for line in axes.legend(frameon=False, labelcolor="linecolor", handlelength=0).get_lines():
+        line.set_visible(False)  # of no length it would still be a dot
 
 
 def softcap(axes: Any) -> None:
@@ -86,7 +80,7 @@ def dropout() -> None:
     rate = 0.25
     kept = random.bernoulli(rng, 1 - rate, p.shape, like=p)
     titles = ["weights", f"after dropout, rate {rate}"]
-    save("dropout", plot.grid([p, np.where(kept, p / (1 - rate), 0)], WORDS, titles=titles))
+    save("spec", "dropout", plot.grid([p, np.where(kept, p / (1 - rate), 0)], WORDS, titles=titles))
 
 
 def activations(axes: Any) -> None:
@@ -155,7 +149,7 @@ def gradients() -> None:
             paint(one, colours, title)
             one.set(xlabel="key" if title == "visible" else "width")
         axes[0].set(ylabel="query")
-    save("gradients", Picture(figure, "Which gradients a key that is NaN makes NaN"))
+    save("spec", "gradients", Picture(figure, "Which gradients a key that is NaN makes NaN"))
 
 
 def cache() -> None:
@@ -170,21 +164,19 @@ def cache() -> None:
             one.set_yticks([i + 0.5 for i in range(rows)], range(length, length + rows))
         axes[0].set(ylabel="position")
         axes[1].set(xlabel="row of the cache")
-    save("cache", Picture(figure, "A prefill and two decode steps as masks over a cache"))
+    save("spec", "cache", Picture(figure, "A prefill and two decode steps as masks over a cache"))
 
 
 if __name__ == "__main__":
-    draw("scores", "A softcap, and ALiBi", (6.6, 2.6), softcap, alibi)
+    save("spec", "scores", drawn("A softcap, and ALiBi", (6.6, 2.6), softcap, alibi))
     masks()
     dropout()
-    draw("feed_forward", "Four activations", (4.6, 2.8), activations)
-    draw("loss", "Cross-entropy of two classes", (4.6, 2.8), loss)
-    draw("tiles", "A causal call in tiles", (3.4, 3.4), tiles)
+    save("spec", "feed_forward", drawn("Four activations", (4.6, 2.8), activations))
+    save("spec", "loss", drawn("Cross-entropy of two classes", (4.6, 2.8), loss))
+    save("spec", "tiles", drawn("A causal call in tiles", (3.4, 3.4), tiles))
     in_order = [row // 4 for row in range(16)]
     zigzag = [min(row // 2, 7 - row // 2) for row in range(16)]
-    draw(
-        "shards", "Causal attention on 4 workers", (7.4, 3.7),
-        lambda axes: shards(axes, "in order", in_order), lambda axes: shards(axes, "zigzag", zigzag),
-    )  # fmt: skip
+    both = (lambda axes: shards(axes, "in order", in_order), lambda axes: shards(axes, "zigzag", zigzag))
+    save("spec", "shards", drawn("Causal attention on 4 workers", (7.4, 3.7), *both))
     gradients()
     cache()
