@@ -26,7 +26,10 @@ SIGNED = ("int8", "int16", "int32", "int64")
 
 def is_array(x: object) -> TypeGuard[Array]:
     """Whether `x` looks like an array; `namespace` finds out whether it is one that can be computed with."""
-    return not isinstance(x, ModuleType) and all(hasattr(x, name) for name in ("dtype", "shape", "ndim"))
+    # Numbers first: `torch.compile` has symbolic ones, of which it cannot say what attributes they have.
+    if type(x) in (int, float, bool) or isinstance(x, ModuleType):
+        return False
+    return all(hasattr(x, name) for name in ("dtype", "shape", "ndim"))
 
 
 class Wrapped:
@@ -132,7 +135,21 @@ def remember(kind: type, xp: Namespace) -> None:
 
 def dtype_name(x: Array) -> str:
     """The dtype by its name in the standard: ml_dtypes' bfloat16 is no dtype that a namespace could be asked about."""
-    return str(getattr(x, "dtype", x)).rpartition(".")[2]
+    return _name_of(getattr(x, "dtype", x))
+
+
+def _name_of(dtype: Any) -> str:
+    entry = type(dtype), dtype  # dtypes of different libraries are not to be compared
+    name = _dtype_names.get(entry)
+    if name is None:
+        name = _dtype_names[entry] = str(dtype).rpartition(".")[2]
+    return name
+
+
+_dtype_names: dict[Any, str] = {}
+# To make the name of NumPy's dtypes takes longer than to add two small arrays. `torch.compile` calls this instead of
+# tracing it: it would guard on the table.
+_name_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def cast(x: Array, dtype: Any) -> Array:

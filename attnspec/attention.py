@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import _compat, in_place
+from . import _compat, in_place, small
 from ._compat import Array, cast, dtype_name
 from .backward import attend_backward, weights_backward
 from .blocks import attend, weights
@@ -88,6 +88,11 @@ def attention(
     >>> attnspec.attention(q, k, v, mask=attnspec.causal()).round(3).tolist()
     [[1.0, 2.0], [2.34, 3.34]]
     """
+    options = (mask, bias, softcap, sink, dropout, q_positions, k_positions)
+    if implementation == "auto" and all(option is None for option in options):
+        out = small.attend(q, k, v, scale)
+        if out is not None:
+            return out
     request = make_request(
         q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sink=sink, dropout=dropout,
         q_positions=q_positions, k_positions=k_positions,

@@ -36,6 +36,8 @@ def differentiable(
     """
     arrays = arrays_in("", operands)
     host = _watching(arrays)
+    if not host.taped and host.concrete(*arrays.values()):
+        return forward(operands)
     if host.with_vjp is None or not (always or host.taped):
         alike_ones = alike(*arrays.values())
         if all(x is y for x, y in zip(alike_ones, arrays.values(), strict=True)):

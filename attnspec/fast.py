@@ -40,7 +40,7 @@ class Fast:
         q, k, v = request.q, request.k, request.v
         # Where values may be looked at, finite inputs (the usual case) need neither flags nor cleaning. Where they
         # may not, cleaning leaves finite numbers as they are: the same bits on both ways.
-        if request.host.concrete(q, k, v) and all(map(_all_finite, (q, k, v))):
+        if request.host.concrete(q, k, v) and all(map(all_finite, (q, k, v))):
             return Operands(q, k, v, None, None, None)
         bad_q, bad_k, bad_v = (~xp.all(xp.isfinite(widened(x)), axis=-1, keepdims=True) for x in (q, k, v))
         by_key = [turned(for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v)]
@@ -252,7 +252,7 @@ def _held(cap: float, s: Array) -> float:
     return max(2.0**-100, min(2.0**127, cap)) if dtype_name(s) == "float32" else cap
 
 
-def _all_finite(x: Array) -> bool:
+def all_finite(x: Array) -> bool:
     """By the extremes: no array of flags is made, which in some libraries takes ten times as long."""
     xp, x = namespace(x), widened(x)
     return not math.prod(x.shape) or (math.isfinite(float(xp.max(x))) and math.isfinite(float(xp.min(x))))

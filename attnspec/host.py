@@ -30,12 +30,15 @@ class Kernel:
     Both functions take a `request.Request`. `supports` reads static facts only (shapes, dtypes, device, kind of mask)
     and returns None, or why not.
     `rounds_weights`: the weights are rounded once to a half-precision input dtype before the product with v (PATH-2).
+    `declines_below`: of arrays that are `concrete`, calls with fewer scores are never taken. Who computes small calls
+    then need not make a request of each to ask.
     """
 
     name: str
     supports: Callable[[Any], str | None]
     call: Callable[[Any], tuple[Array, Array | None]]
     rounds_weights: bool = False
+    declines_below: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class InPlace:
     """What a framework does in the place of an array whose values nobody else holds.
 
     exp, exp2
-        `exp(x)` and 2**x in the place of x, 0 where that is below 2**-124: products of subnormal numbers take ten times
-        as long as others. No `exp2`: it is not the faster of the two.
+        `exp(x, least)` is exp(x) in the place of x, 0 where that is below 2**-124: products of subnormal numbers take
+        ten times as long as others. `least`: the least of x, None where the caller has not looked. `exp2` the same with
+        2**x; None: it is not the faster of the two.
     veil, hide
         `hide(x, veil(visible, x))`: x in its place, and exactly 0 where not `visible`, whatever x is there. `visible`
         broadcasts to x; its veil serves many arrays of that dtype.
@@ -52,8 +56,8 @@ class InPlace:
         `each(function, tasks)`: `function(task)` for every task, some of them at once if there are idle cores.
     """
 
-    exp: Callable[[Array], Array]
-    exp2: Callable[[Array], Array] | None
+    exp: Callable[[Array, float | None], Array]
+    exp2: Callable[[Array, float | None], Array] | None
     veil: Callable[[Array, Array], Any]
     hide: Callable[[Array, Any], Array]
     each: Callable[[Callable[[Any], None], Sequence[Any]], None]
@@ -156,6 +160,8 @@ DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))
 
 _entries: dict[str, EntryPoint] = {}
 _hosts: dict[str, Host] = {}
+_roots: dict[type, str] = {}
+_loading: set[str] = set()  # hosts whose import makes Structs, which asks for hosts
 _announced: list[type] = []
 _registered: set[tuple[int, type]] = set()  # several roots may share one host
 errors: dict[str, Exception] = {}
@@ -165,7 +171,7 @@ def host_of(array: Array) -> Host:
     """The host of an array, by the root package of its type or of a base of it; `DEFAULT` if nobody registered one."""
     if isinstance(array, _compat.Wrapped):
         return _hosted(type(array), host_of(array.inner))  # type: ignore[arg-type]
-    return _hosts[_root(type(array))]
+    return _hosts.get(_root(type(array)), DEFAULT)
 
 
 @cache
@@ -174,7 +180,10 @@ def _hosted(kind: type[_compat.Wrapped], inner: Host) -> Host:
 
 
 def announce(cls: type) -> None:
-    """Make a class a pytree of every framework that is imported by now, and of each that comes later."""
+    """Make a class a pytree of every framework that is imported by now.
+
+    And of each that comes later, once the next Struct is made, or an array of it met, or its backend picked.
+    """
     load_errors()
     if cls not in _announced:
         _announced.append(cls)
@@ -191,6 +200,7 @@ def install(root: str, host: Host) -> None:
     `backends/<name>/attnspec_<name>/host.py`, its imports of attnspec changed to the copy's.
     """
     _hosts[root] = host
+    _roots.clear()  # the root may be that of a type that had another
     for cls in _announced:
         _register(root, cls)
 
@@ -214,6 +224,13 @@ def beside(array: Array) -> dict[str, Any]:
 
 
 def _root(kind: type) -> str:
+    root = _roots.get(kind)
+    if root is None:
+        root = _roots[kind] = _found_root(kind)
+    return root
+
+
+def _found_root(kind: type) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in _hosts:
         return name
@@ -224,10 +241,11 @@ def _root(kind: type) -> str:
 
 
 def _ready(root: str) -> None:
-    if root in _hosts:
+    if root in _hosts or root in _loading:
         return
     host = DEFAULT
     if root in _entries:
+        _loading.add(root)
         try:
             host = _entries[root].load()
             lacking = [f.name for f in fields(Host) if not hasattr(host, f.name)]
@@ -236,6 +254,8 @@ def _ready(root: str) -> None:
                 raise TypeError(msg)
         except Exception as error:
             host, errors[root] = DEFAULT, error
+        finally:
+            _loading.remove(root)
     _hosts[root] = host
     for cls in _announced:
         _register(root, cls)

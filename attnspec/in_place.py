@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 from ._compat import Array, turned, widened
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
-from .fast import EAGER, FAST, grouped_matmul
+from .fast import EAGER, FAST, all_finite, grouped_matmul, stacked
 from .host import InPlace, beside, on
 from .numerics import Operands
 from .parts import Block, blocks
 from .request import Request
 from .rules import Status
-from .shapes import Span
+from .shapes import Span, is_number
 from .struct import arrays_in
 from .tiling import status_of
 
@@ -34,7 +34,7 @@ _SIDE = 512
 _TASKS = 8  # at least so many, where there are so many heads: enough to keep a few cores busy
 
 # Between these totals no weight that counts beside the largest is subnormal, and none is near float32's limits.
-_LEAST, _MOST = 2.0**-20, 2.0**100
+LEAST, MOST = 2.0**-20, 2.0**100
 
 Rows = tuple[Array, Array, Array, Array]  # out, lse, reference, total
 
@@ -58,16 +58,10 @@ def attend(request: Request) -> Rows:
     def tile(task: tuple[int, list[_Part]]) -> None:
         start, some = task
         q = request.q_span(start, min(rows, axes.Q - start))
-        sums = [_Sums(part, q) for part in some]
-        for n in range(0, axes.K, columns):
-            k = request.k_span(n, min(columns, axes.K - n))
-            status = status_of(request, q, k)
-            if status != "none":
-                shared = _Tile(request, q, k, status)
-                for of_part in sums:
-                    of_part.take_in(shared)
-        for part, of_part in zip(some, sums, strict=True):
-            for result, x in zip(results, of_part.finished(), strict=True):
+        for part, found in zip(some, _rows(request, q, columns, some), strict=True):
+            fine = _rows(request, q, columns, [part.cleaned()])[0] if found is None else found
+            assert fine is not None
+            for result, x in zip(results, fine, strict=True):
                 result[(*part.block, slice(q.start, q.stop), slice(None))] = x
 
     if math.prod(axes.scores[:-1]):
@@ -76,6 +70,19 @@ def attend(request: Request) -> Rows:
         ops.each(tile, [(start, parts[n : n + share]) for start in starts for n in range(0, len(parts), share)])
     out, lse, reference, total = results
     return out, lse[..., 0], reference, total
+
+
+def _rows(request: Request, q: Span, columns: int, parts: list[_Part]) -> list[Rows | None]:
+    """The results of some parts for a tile of queries, None where a part has to be cleaned first."""
+    sums = [_Sums(part, q) for part in parts]
+    for n in range(0, request.axes.K, columns):
+        k = request.k_span(n, min(columns, request.axes.K - n))
+        status = status_of(request, q, k)
+        if status != "none":
+            shared = _Tile(request, q, k, status)
+            for of_part in sums:
+                of_part.take_in(shared)
+    return [of_part.finished() for of_part in sums]
 
 
 def _operations(request: Request) -> InPlace:
@@ -93,9 +100,10 @@ class _Part(NamedTuple):
 
     block: Block
     request: Request
-    exp: Callable[[Array], Array]
+    exp: Callable[[Array, float | None], Array]
     scaled: Request  # the same with a scale that makes of the scores what `exp` takes
     operands: Operands
+    looked: bool  # all of k and v was looked at; if not, scores and out show whether they are finite
     sharing: bool  # the mask and the positions are those of the whole call
 
     @classmethod
@@ -105,7 +113,14 @@ class _Part(NamedTuple):
         if exp2 is not None and whole.bias is None and whole.softcap is None:
             exp, scaled = exp2, replace(request, scale=request.scale / math.log(2.0))
         sharing = all(getattr(request, n) is getattr(whole, n) for n in ("mask", "q_positions", "k_positions"))
-        return cls(block, request, exp, scaled, FAST.prepare(request), sharing)
+        # One more pass over keys and values costs more than one over the scores of a few queries.
+        few = request.axes.Q < _FEW and all_finite(request.q)
+        operands = Operands(request.q, request.k, request.v, None, None, None) if few else FAST.prepare(request)
+        return cls(block, request, exp, scaled, operands, not few, sharing)
+
+    def cleaned(self) -> _Part:
+        """The same after a look at k and v."""
+        return self._replace(operands=FAST.prepare(self.request), looked=True)
 
 
 class _Tile:
@@ -143,14 +158,14 @@ class _Tile:
 
 def _of_keys(request: Request, visible: Array) -> Array | None:
     """1 and 0 (..., k, 1), if a mask says the same to all heads and queries, and there are enough of these."""
-    if visible.ndim == 0 or math.prod(visible.shape[-3:-1]) != 1 or request.axes.Q < _AMORTISED:
+    if visible.ndim == 0 or math.prod(visible.shape[-3:-1]) != 1 or request.axes.Q < _FEW:
         return None
     xp = request.xp
     rows = visible[..., None, :] if visible.ndim == 1 else visible
     return turned(xp.astype(rows, _like(request).dtype))
 
 
-_AMORTISED = 64  # with fewer queries a pass over the scores costs less than one over keys and values
+_FEW = 64
 
 
 class _Sums:
@@ -165,12 +180,13 @@ class _Sums:
             self.queries = self.queries + xp.zeros((*lead, 1, 1, 1), dtype=self.queries.dtype, **beside(self.queries))
         self.total: Array | None = None
         self.out: Array | None = None
+        self.finite = True
         bad_q = part.operands.bad_q
         self.doubtful = None if bad_q is None else q.of(bad_q, -2)
 
     def take_in(self, shared: _Tile) -> None:
         """One more tile of keys."""
-        (_, request, exp, scaled, operands, sharing), q = self.part, self.q
+        (_, request, exp, scaled, operands, looked, sharing), q = self.part, self.q
         xp, ops, k = request.xp, _operations(request), shared.k
         tile = shared if sharing else _Tile(request, q, request.k_span(k.start, k.size), shared.status)
         if tile.empty:
@@ -181,7 +197,12 @@ class _Sums:
         if tile.of_keys is not None:
             # Hidden keys give exp(0) times 0: finite whatever they hold, and no pass over the scores is needed.
             keys, values, ones = keys * tile.of_keys, values * tile.of_keys, tile.of_keys
-        p = exp(FAST.score(request, FAST.product(scaled, self.queries, keys), bias))
+        scores, least = _product(scaled, self.queries, keys), None
+        if not looked:
+            least, most = float(xp.min(scores)), float(xp.max(scores))
+            self.finite = self.finite and math.isfinite(least) and math.isfinite(most)
+        plain = bias is None and request.softcap is None
+        p = exp(scores, least) if plain else exp(FAST.score(request, scores, bias), None)
         for hidden in (tile.veil, veil):
             p = p if hidden is None else ops.hide(p, hidden)
         total = xp.matmul(p, ones)
@@ -203,12 +224,12 @@ class _Sums:
         seeing = xp.any(reduce(and_, (x for x in seen if x is not None)), axis=-1, keepdims=True)
         self.doubtful = seeing if self.doubtful is None else self.doubtful | seeing
 
-    def finished(self) -> Rows:
-        """As `blocks.finished_rows`."""
-        (_, request, _, _, operands, _), q = self.part, self.q
+    def finished(self) -> Rows | None:
+        """As `blocks.finished_rows`; None: the part has to be cleaned first."""
+        (_, request, _, _, operands, looked, _), q = self.part, self.q
         xp, total, out = request.xp, self.total, self.out
-        if total is None or out is None:
-            return finished_rows(request, EAGER, operands, q, q)
+        if total is None or out is None or not self.finite:
+            return finished_rows(request, EAGER, operands, q, q) if looked else None
         trusted: Array | bool = True
         if request.sink is not None:
             trusted = total > 0
@@ -216,8 +237,8 @@ class _Sums:
         if self.doubtful is not None:
             trusted = trusted & ~self.doubtful
         least, most = float(xp.min(total)), float(xp.max(total))
-        if not (least >= _LEAST and most <= _MOST and bool(xp.all(xp.isfinite(out)))):
-            fine = (total >= _LEAST) & (total <= _MOST) & xp.all(xp.isfinite(out), axis=-1, keepdims=True)
+        if not (least >= LEAST and most <= MOST and bool(xp.all(xp.isfinite(out)))):
+            fine = (total >= LEAST) & (total <= MOST) & xp.all(xp.isfinite(out), axis=-1, keepdims=True)
             trusted = trusted & fine
         out /= total
         if request.dropout is not None:
@@ -225,5 +246,21 @@ class _Sums:
         rows = out, xp.log(total), xp.zeros_like(total), total
         if trusted is True or bool(xp.all(trusted)):
             return rows
+        if not looked:
+            return None
         careful = finished_rows(request, EAGER, operands, q, q)
         return tuple(xp.where(trusted, x, y) for x, y in zip(rows, careful, strict=True))
+
+
+def _product(request: Request, queries: Array, keys: Array) -> Array:
+    """As `Fast.product`; for a few queries by keys times queries, for which a BLAS need not rearrange the keys."""
+    xp, (*lead, H, q, _), G = request.xp, queries.shape, keys.shape[-3]
+    if not 1 < H // G * q <= _THIN or not is_number(request.scale) or not 2.0**-60 <= abs(request.scale) <= 1.0:
+        return FAST.product(request, queries, keys)
+    of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
+    # Flat and back: a copy in the usual order, which what follows is fast in.
+    flat = xp.reshape(turned(of_keys), (-1,))
+    return xp.reshape(flat, (*lead, H, q, keys.shape[-2]))
+
+
+_THIN = 32

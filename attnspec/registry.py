@@ -19,6 +19,7 @@ from .errors import (
     MissingFrameworkError,
     UnknownBackendError,
 )
+from .host import load_errors
 
 CONTRACT = (
     "name", "xp", "capabilities", "devices", "asarray", "to_numpy", "synchronize", "jit", "vjp"
@@ -86,6 +87,7 @@ def load(name: str) -> ModuleType:
         faults = [f"lacks {', '.join(lacking)}"] if lacking else []
         faults += [f"declares unknown capabilities {', '.join(unknown)}"] if unknown else []
         raise _broken(entry, TypeError(" and ".join(faults)))
+    load_errors()  # a framework that was not imported before knows the Structs from here on
     return module
 
 

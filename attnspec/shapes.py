@@ -174,7 +174,7 @@ def number(
         value = float(x)
     except OverflowError:
         value = math.inf
-    if not math.isfinite(value) or (value <= low if open_low else value < low) or value > high:
+    if not -math.inf < value < math.inf or (value <= low if open_low else value < low) or value > high:
         bound = f"{'>' if open_low else '>='} {low:g}" if low > -math.inf else ""
         bound += f"{' and ' if bound else ''}<= {high:g}" if high < math.inf else ""
         msg = f"{name}={value!r}: a finite number{' ' + bound if bound else ''} is needed."

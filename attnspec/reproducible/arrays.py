@@ -50,6 +50,7 @@ class Numbers(Wrapped):
             with_vjp=None,
             device_of=lambda x: inner.device_of(_inner(x)),
             erfc=lambda x: x.__array_namespace__().erfc(x),
+            in_place=None,
             kernels=(),
             numerics=lambda request: NUMERICS[dtype_name(request.q)],
         )

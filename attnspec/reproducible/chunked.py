@@ -68,7 +68,7 @@ class Chunked(Steady):
         v, powers, bad_v = _held(request.v, "v") or v_slices(_numbers(request.v))
         by_key = (turned(for_query_heads(xp, bad, request.axes.H)) for bad in (bad_k, bad_v))
         flags = [None if self.eager and not bool(xp.any(bad)) else bad for bad in (bad_q, *by_key)]
-        flat = self.eager and bool(xp.all(powers == powers[..., :1, :]))
+        flat = self.eager and request.axes.K > 0 and bool(xp.all(powers == powers[..., :1, :]))
         if not self.scaled_last:
             q = q * _unit(request.scale)
             q = q if self.eager else settled(q)

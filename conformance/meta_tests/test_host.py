@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributions import python
 
 import attnspec
 from attnspec import host
@@ -42,8 +43,9 @@ def test_auto_and_native_take_a_kernel_and_portable_does_not(kernels: Any) -> No
 
 
 def test_a_kernel_that_declines_is_passed_over_and_native_says_why(kernels: Any) -> None:
+    expected = attnspec.attention(*ARRAYS)
     kernels(_kernel(declines="no heads of width 4"))
-    assert np.array_equal(attnspec.attention(*ARRAYS), attnspec.attention(*ARRAYS, implementation="portable"))
+    assert np.array_equal(attnspec.attention(*ARRAYS), expected)
     with pytest.raises(KernelError, match=r"seven: no heads of width 4"):
         attnspec.attention(*ARRAYS, implementation="native")
 
@@ -77,9 +79,9 @@ def test_a_kernel_is_asked_about_the_axes_of_the_call(kernels: Any) -> None:
 
 
 def test_asking_for_lse_keeps_the_out_of_a_kernel_that_has_none(kernels: Any) -> None:
+    _, expected = attnspec.attention_with_lse(*ARRAYS)
     kernels(_kernel(with_lse=False))
     out, lse = attnspec.attention_with_lse(*ARRAYS)
-    _, expected = attnspec.attention_with_lse(*ARRAYS, implementation="portable")
     assert np.all(out == 7.0)
     assert np.array_equal(lse, expected)
 
@@ -131,6 +133,49 @@ def test_an_installed_host_is_taken_and_told_of_every_struct() -> None:
         assert attnspec.MultiHeadParams in told or type(attnspec.causal()) in told
     finally:
         host._hosts.pop("elsewhere", None)
+
+
+def test_a_small_call_asks_the_kernels_that_take_small_calls(kernels: Any) -> None:
+    kernels(replace(_kernel(), declines_below=Q * K))
+    assert np.all(attnspec.attention(*ARRAYS) == 7.0)
+    asked: list[Any] = []
+    kernels(replace(_kernel(calls=asked), declines_below=Q * K + 1))
+    assert not np.all(attnspec.attention(*ARRAYS) == 7.0)
+    assert not asked
+
+
+STRUCTS_BEFORE_THEIR_FRAMEWORK = """
+import numpy as np, attnspec
+from attnspec import host
+params = attnspec.MultiHeadParams.init(attnspec.random.key(0), model_width=8, heads=2, like=np.zeros(1, "float32"))
+import {framework}
+from attnspec.backend import {framework}
+assert not host.errors, host.errors
+leaves = {leaves}(params)
+assert len(leaves) == 8, leaves
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "leaves"),
+    [("jax", "__import__('jax').tree.leaves"), ("torch", "__import__('torch').utils._pytree.tree_leaves")],
+)
+def test_a_struct_made_before_its_framework_is_imported_is_a_pytree_once_the_backend_is_picked(
+    framework: str, leaves: str
+) -> None:
+    pytest.importorskip(framework)
+    done = python("-c", STRUCTS_BEFORE_THEIR_FRAMEWORK.format(framework=framework, leaves=leaves))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_a_host_that_makes_structs_while_it_loads_is_no_broken_one(framework: str) -> None:
+    pytest.importorskip(framework)
+    program = (
+        f"import {framework}, attnspec; attnspec.random.key(0); assert not attnspec.host.errors, attnspec.host.errors"
+    )
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_host_whose_register_fails_stops_nobody() -> None:

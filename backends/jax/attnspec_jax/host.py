@@ -12,7 +12,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import get_opaque_trace_state
 
 from attnspec.host import Host
-from attnspec.prng import GROUPS, ROTATIONS, group, schedule
+from attnspec.prng import GROUPS, ROTATIONS, group, rounds, schedule
 from attnspec.struct import flatten, unflatten
 
 from .derivative import with_transpose
@@ -73,15 +73,22 @@ def with_vjp(
 
 @jax.jit  # type: ignore[untyped-decorator]
 def threefry(rng: tuple[Any, Any], counter: tuple[Any, Any]) -> Any:
-    """`prng.rounds` as a loop, which XLA does not fuse: what reads the words often would compute them as often."""
+    """`prng.rounds`: of many counters as it stands, of few as a loop, which is compiled in less time."""
     int32 = jax.numpy.int32
-    ks, rotations = jax.numpy.stack(schedule((int32(rng[0]), int32(rng[1])))), int32(ROTATIONS)
+    rng, counter = (int32(rng[0]), int32(rng[1])), (int32(counter[0]), int32(counter[1]))
+    # XLA fuses what stands, and each reader of the words makes them anew: still less than a loop's passes over memory.
+    if max(word.size for word in counter) >= _MANY:
+        return rounds(rng, counter)
+    ks, rotations = jax.numpy.stack(schedule(rng)), int32(ROTATIONS)
 
     def step(n: Any, words: tuple[Any, Any]) -> tuple[Any, Any]:
         return group(words, (ks[(n + 1) % 3], ks[(n + 2) % 3] + (n + 1)), rotations[n % 2])
 
-    start = jax.numpy.broadcast_arrays(int32(counter[0]) + ks[0], int32(counter[1]) + ks[1])
+    start = jax.numpy.broadcast_arrays(counter[0] + ks[0], counter[1] + ks[1])
     return jax.lax.fori_loop(int32(0), int32(GROUPS), step, tuple(start))
+
+
+_MANY = 2**12  # counters
 
 
 def sealed(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:

@@ -54,12 +54,12 @@ def _has_fast_exp2() -> bool:
     return all("baseline" not in targets["current"] for of in info.values() for targets in of.values())
 
 
-def _exponential(function: np.ufunc, unit: float) -> Callable[[Any], Any]:
+def _exponential(function: np.ufunc, unit: float) -> Callable[[Any, float | None], Any]:
     """exp of scores in that unit, in their place, 0 where it is below 2**-124."""
-    near, far = np.float32(-85.0 * unit), np.float32(-86.5 * unit)  # those of some more, and of some less
+    near, far = -85.0 * unit, np.float32(-86.5 * unit)  # those of some more, and of some less
 
-    def exp(x: Any) -> Any:
-        if x.min() >= near:
+    def exp(x: Any, least: float | None) -> Any:
+        if (x.min() if least is None else least) >= near:
             return function(x, out=x)
         function(np.maximum(x, far, out=x), out=x)
         return hide(x, veil(~(x < 2.0**-124), x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -97,4 +98,4 @@ def _block(q: Any) -> Block:
     return tuple(block)
 
 
-SHARDS = Kernel("shards of DTensors", _supports, _call)
+SHARDS = Kernel("shards of DTensors", _supports, _call, declines_below=math.inf)

@@ -10,11 +10,11 @@ import torch
 from attnspec.host import InPlace
 
 
-def exp(x: Any) -> Any:
+def exp(x: Any, least: float | None) -> Any:
     """exp, 0 where it is below 2**-124. It is faster than exp2."""
     if x.device.type != "cpu":  # looking at a value would wait for the device
         return x.exp_().masked_fill_(x < 2.0**-124, 0.0)
-    if float(x.min()) >= -85.0:
+    if (float(x.min()) if least is None else least) >= -85.0:
         return x.exp_()
     x.clamp_(min=-86.5).exp_()
     return hide(x, veil(~(x < 2.0**-124), x))

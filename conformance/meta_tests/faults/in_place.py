@@ -59,4 +59,4 @@ def keys_that_are_not_finite_are_not_looked_for(patch):
 
 @breaks("MASK-5")
 def sums_that_vanish_are_trusted(patch):
-    patch.setattr(in_place, "_LEAST", -1.0)
+    patch.setattr(in_place, "LEAST", -1.0)
