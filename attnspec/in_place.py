@@ -17,7 +17,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
 
-from ._compat import Array, turned, widened
+from ._compat import Array, dtype_name, turned, widened
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
 from .fast import EAGER, FAST, all_finite, grouped_matmul, stacked
@@ -104,6 +104,7 @@ class _Part(NamedTuple):
     scaled: Request  # the same with a scale that makes of the scores what `exp` takes
     operands: Operands
     looked: bool  # all of k and v was looked at; if not, scores and out show whether they are finite
+    as_it_is: bool  # k and v need neither cleaning nor widening, and have no share in the scale
     sharing: bool  # the mask and the positions are those of the whole call
 
     @classmethod
@@ -116,11 +117,18 @@ class _Part(NamedTuple):
         # One more pass over keys and values costs more than one over the scores of a few queries.
         few = request.axes.Q < _FEW and all_finite(request.q)
         operands = Operands(request.q, request.k, request.v, None, None, None) if few else FAST.prepare(request)
-        return cls(block, request, exp, scaled, operands, not few, sharing)
+        return cls(block, request, exp, scaled, operands, not few, _as_they_are(scaled, operands), sharing)
 
     def cleaned(self) -> _Part:
         """The same after a look at k and v."""
-        return self._replace(operands=FAST.prepare(self.request), looked=True)
+        operands = FAST.prepare(self.request)
+        return self._replace(operands=operands, looked=True, as_it_is=_as_they_are(self.scaled, operands))
+
+
+def _as_they_are(request: Request, operands: Operands) -> bool:
+    finite = operands.bad_k is None and operands.bad_v is None
+    wide = all(dtype_name(x) in ("float32", "float64") for x in (request.k, request.v))
+    return finite and wide and is_number(request.scale) and 2.0**-60 <= abs(request.scale) <= 1.0
 
 
 class _Tile:
@@ -165,19 +173,19 @@ def _of_keys(request: Request, visible: Array) -> Array | None:
     return turned(xp.astype(rows, _like(request).dtype))
 
 
-_FEW = 64
+_FEW, _THIN = 64, 32
 
 
 class _Sums:
     """What the rows of a part have summed up so far."""
 
     def __init__(self, part: _Part, q: Span) -> None:
-        request, xp = part.request, part.request.xp
+        request, self.xp, self.ops = part.request, part.request.xp, _operations(part.request)
         self.part, self.q = part, q if part.sharing else request.q_span(q.start, q.size)
         self.queries = FAST.queries(part.scaled, part.operands, q)
-        lead = request.axes.lead
+        self.place, lead = beside(self.queries), request.axes.lead
         if self.queries.shape[:-3] != lead:
-            self.queries = self.queries + xp.zeros((*lead, 1, 1, 1), dtype=self.queries.dtype, **beside(self.queries))
+            self.queries = self.queries + self.xp.zeros((*lead, 1, 1, 1), dtype=self.queries.dtype, **self.place)
         self.total: Array | None = None
         self.out: Array | None = None
         self.finite = True
@@ -186,18 +194,21 @@ class _Sums:
 
     def take_in(self, shared: _Tile) -> None:
         """One more tile of keys."""
-        (_, request, exp, scaled, operands, looked, sharing), q = self.part, self.q
-        xp, ops, k = request.xp, _operations(request), shared.k
+        (_, request, exp, scaled, operands, looked, as_it_is, sharing), q = self.part, self.q
+        xp, ops, k = self.xp, self.ops, shared.k
         tile = shared if sharing else _Tile(request, q, request.k_span(k.start, k.size), shared.status)
         if tile.empty:
             return
         bias, finite, veil = tile.bias_of(request)
-        keys, values = FAST.keys(scaled, operands, k)
-        ones = xp.ones((k.size, 1), dtype=keys.dtype, **beside(keys))
+        if as_it_is:
+            keys, values = k.of(operands.k, -2), k.of(operands.v, -2)
+        else:
+            keys, values = FAST.keys(scaled, operands, k)
+        ones = xp.ones((k.size, 1), dtype=keys.dtype, **self.place)
         if tile.of_keys is not None:
             # Hidden keys give exp(0) times 0: finite whatever they hold, and no pass over the scores is needed.
             keys, values, ones = keys * tile.of_keys, values * tile.of_keys, tile.of_keys
-        scores, least = _product(scaled, self.queries, keys), None
+        scores, least = self._products(keys) if as_it_is else FAST.product(scaled, self.queries, keys), None
         if not looked:
             least, most = float(xp.min(scores)), float(xp.max(scores))
             self.finite = self.finite and math.isfinite(least) and math.isfinite(most)
@@ -218,16 +229,25 @@ class _Sums:
             if flag is not None:
                 self._doubt(k.of(flag, -1), tile.visible, finite)
 
+    def _products(self, keys: Array) -> Array:
+        """Of the queries with the keys; for a few by keys times queries, as then a BLAS need not rearrange the keys."""
+        xp, queries = self.xp, self.queries
+        (*lead, H, q, _), G = queries.shape, keys.shape[-3]
+        if 1 < H // G * q <= _THIN:
+            of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
+            # Flat and back: a copy in the usual order, which what follows is fast in.
+            return xp.reshape(xp.reshape(turned(of_keys), (-1,)), (*lead, H, q, keys.shape[-2]))
+        return grouped_matmul(xp, queries, keys.mT)
+
     def _doubt(self, *seen: Array | None) -> None:
         """Rows that see a key of which all that holds are not trusted."""
-        xp = self.part.request.xp
-        seeing = xp.any(reduce(and_, (x for x in seen if x is not None)), axis=-1, keepdims=True)
+        seeing = self.xp.any(reduce(and_, (x for x in seen if x is not None)), axis=-1, keepdims=True)
         self.doubtful = seeing if self.doubtful is None else self.doubtful | seeing
 
     def finished(self) -> Rows | None:
         """As `blocks.finished_rows`; None: the part has to be cleaned first."""
-        (_, request, _, _, operands, looked, _), q = self.part, self.q
-        xp, total, out = request.xp, self.total, self.out
+        request, operands, looked, q = self.part.request, self.part.operands, self.part.looked, self.q
+        xp, total, out = self.xp, self.total, self.out
         if total is None or out is None or not self.finite:
             return finished_rows(request, EAGER, operands, q, q) if looked else None
         trusted: Array | bool = True
@@ -250,17 +270,3 @@ class _Sums:
             return None
         careful = finished_rows(request, EAGER, operands, q, q)
         return tuple(xp.where(trusted, x, y) for x, y in zip(rows, careful, strict=True))
-
-
-def _product(request: Request, queries: Array, keys: Array) -> Array:
-    """As `Fast.product`; for a few queries by keys times queries, for which a BLAS need not rearrange the keys."""
-    xp, (*lead, H, q, _), G = request.xp, queries.shape, keys.shape[-3]
-    if not 1 < H // G * q <= _THIN or not is_number(request.scale) or not 2.0**-60 <= abs(request.scale) <= 1.0:
-        return FAST.product(request, queries, keys)
-    of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
-    # Flat and back: a copy in the usual order, which what follows is fast in.
-    flat = xp.reshape(turned(of_keys), (-1,))
-    return xp.reshape(flat, (*lead, H, q, keys.shape[-2]))
-
-
-_THIN = 32
