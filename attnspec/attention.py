@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from . import _compat, in_place, small
@@ -241,8 +242,10 @@ def _walked(request: Request, numerics: Numerics) -> tuple[Array, ...]:
 
 
 def _by_kernel(request: Request, *, insist: bool) -> tuple[Array | None, Array | None]:
-    reasons = []
+    reasons, scores = [], math.prod(request.axes.scores)
     for kernel in request.host.kernels:
+        if scores < kernel.from_scores and not insist:
+            continue
         reason = kernel.supports(request)
         if reason is None:
             return kernel.call(request)

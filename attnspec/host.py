@@ -30,15 +30,16 @@ class Kernel:
     Both functions take a `request.Request`. `supports` reads static facts only (shapes, dtypes, device, kind of mask)
     and returns None, or why not.
     `rounds_weights`: the weights are rounded once to a half-precision input dtype before the product with v (PATH-2).
-    `declines_below`: of arrays that are `concrete`, calls with fewer scores are never taken. Who computes small calls
-    then need not make a request of each to ask.
+    `from_scores`: "auto" leaves calls with fewer scores to others, because they are faster there.
+    `takes_concrete`: False where it takes no arrays that are `concrete`, such as those of a class of their own.
     """
 
     name: str
     supports: Callable[[Any], str | None]
     call: Callable[[Any], tuple[Array, Array | None]]
     rounds_weights: bool = False
-    declines_below: float = 0.0
+    from_scores: int = 0
+    takes_concrete: bool = True
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,6 @@ Rows = tuple[Any, ...]
 # How the results of `attnspec.blocks.attend` lie: out, lse, reference, total.
 RESULTS = (Lies(queries=-2), Lies(queries=-1), Lies(queries=-2), Lies(queries=-2))
 
-# What a Request and the functions of attnspec call alike.
-OPTIONS = ("mask", "bias", "scale", "softcap", "sink", "dropout", "q_positions", "k_positions")
-
-
-def options_of(request: Request) -> dict[str, Any]:
-    """The options of a call, to be handed on."""
-    return {name: getattr(request, name) for name in OPTIONS}
-
 
 class Fast:
     """Default mode: (reference, total, out) as the walk keeps them, and what was seen."""

@@ -206,3 +206,12 @@ def _bounds(xp: Namespace, x: Any) -> Bounds:
         return min(numbers), max(numbers)
     x = widened_ints(x)
     return xp.min(x), xp.max(x)
+
+
+# What a Request and the functions of attnspec call alike.
+OPTIONS = ("mask", "bias", "scale", "softcap", "sink", "dropout", "q_positions", "k_positions")
+
+
+def options_of(request: Request) -> dict[str, Any]:
+    """The options of a call, to be handed on."""
+    return {name: getattr(request, name) for name in OPTIONS}

@@ -38,7 +38,7 @@ def attend(q: Array, k: Array, v: Array, scale: float | Array | None) -> Array |
     scores = math.prod(lead) * Q * K
     if not plain or not D or not 0 < scores <= LARGEST:
         return None
-    if any(kernel.declines_below <= scores for kernel in host.kernels):
+    if any(kernel.takes_concrete and kernel.from_scores <= scores for kernel in host.kernels):
         return None
     if not q.dtype == k.dtype == v.dtype or dtype_name(q) not in ("float32", "float64"):
         return None

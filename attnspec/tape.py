@@ -161,6 +161,7 @@ class Taped(Wrapped):
             with_vjp=_with_vjp,
             taped=True,
             device_of=lambda x: inner.device_of(x.value),
+            kernels=inner.kernels,
             numerics=inner.numerics,
         )
 

@@ -13,8 +13,7 @@ from typing import Any
 import attnspec
 from attnspec import Request, reproducible
 from attnspec.request import make_request
-from attnspec.rows import options_of
-from attnspec.shards import Tile, from_the_start, layout
+from attnspec.shards import Tile, from_the_start, layout, options_of
 from attnspec.struct import arrays_in
 
 from .masks import Array

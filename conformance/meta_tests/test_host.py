@@ -136,12 +136,13 @@ def test_an_installed_host_is_taken_and_told_of_every_struct() -> None:
 
 
 def test_a_small_call_asks_the_kernels_that_take_small_calls(kernels: Any) -> None:
-    kernels(replace(_kernel(), declines_below=Q * K))
+    kernels(replace(_kernel(), from_scores=Q * K))
     assert np.all(attnspec.attention(*ARRAYS) == 7.0)
     asked: list[Any] = []
-    kernels(replace(_kernel(calls=asked), declines_below=Q * K + 1))
+    kernels(replace(_kernel(calls=asked), from_scores=Q * K + 1))
     assert not np.all(attnspec.attention(*ARRAYS) == 7.0)
     assert not asked
+    assert np.all(attnspec.attention(*ARRAYS, implementation="native") == 7.0)
 
 
 STRUCTS_BEFORE_THEIR_FRAMEWORK = """

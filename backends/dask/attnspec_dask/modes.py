@@ -19,7 +19,8 @@ from attnspec.numerics import Numerics, Partial
 from attnspec.reproducible.arrays import Identical, wide
 from attnspec.reproducible.partials import folded
 from attnspec.reproducible.steady import STEADY
-from attnspec.rows import Fast, options_of
+from attnspec.rows import Fast
+from attnspec.shards import options_of
 from attnspec.struct import arrays_in
 
 from .chunks import Lengths, key_chunks_of_whole_sums

@@ -14,8 +14,8 @@ from attnspec.backward import attend_backward
 from attnspec.derivative import differentiable
 from attnspec.fast import FAST
 from attnspec.request import Request
-from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys, options_of
-from attnspec.shards import Arrays, Lies
+from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys
+from attnspec.shards import Arrays, Lies, options_of
 from attnspec.struct import arrays_in
 
 from .ring import loop, sent_by

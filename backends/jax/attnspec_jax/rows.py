@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from attnspec import reproducible
 from attnspec.reproducible.partials import ARRAYS, folded
 from attnspec.request import Request
-from attnspec.rows import Rows, options_of
+from attnspec.rows import Rows
+from attnspec.shards import options_of
 
 
 class InOrder:

@@ -18,10 +18,9 @@ from torch.distributed.tensor import DTensor
 from attnspec._compat import SIGNED, dtype_name, is_array
 from attnspec.errors import AttnspecError, DTypeError, OptionError, ShapeError
 from attnspec.request import Dropout, Request, make_request
-from attnspec.rows import OPTIONS, options_of
 from attnspec.rules import Segments, as_mask
 from attnspec.shapes import together
-from attnspec.shards import Lies, from_the_start, layout
+from attnspec.shards import OPTIONS, Lies, from_the_start, layout, options_of
 from attnspec.struct import Struct, arrays_in, with_arrays
 from attnspec.terms import as_bias
 

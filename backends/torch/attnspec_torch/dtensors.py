@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from attnspec.errors import OptionError, ShapeError
 from attnspec.host import Kernel
 from attnspec.parts import Block
 from attnspec.request import Request
-from attnspec.rows import options_of
+from attnspec.shards import options_of
 from attnspec.struct import arrays_in, with_arrays
 
 
@@ -98,4 +97,4 @@ def _block(q: Any) -> Block:
     return tuple(block)
 
 
-SHARDS = Kernel("shards of DTensors", _supports, _call, declines_below=math.inf)
+SHARDS = Kernel("shards of DTensors", _supports, _call, takes_concrete=False)

@@ -16,8 +16,8 @@ from attnspec.backward import attend_backward
 from attnspec.derivative import differentiable
 from attnspec.fast import FAST
 from attnspec.request import Request
-from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys, options_of
-from attnspec.shards import Lies, Tile
+from attnspec.rows import OF_NO_KEYS, Fast, Rows, no_gradient, of_no_keys
+from attnspec.shards import Lies, Tile, options_of
 from attnspec.struct import arrays_in, with_arrays
 
 from .agreement import Call, positions_of

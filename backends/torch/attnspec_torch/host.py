@@ -16,6 +16,9 @@ from attnspec.prng import rounds
 from attnspec.struct import flatten, unflatten
 
 from .dtensors import SHARDS
+from .in_place import IN_PLACE
+from .sdpa import SDPA
+from .threefry import LEAST, rounds_in_place
 
 _PRODUCTS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
 
@@ -43,8 +46,11 @@ def scope() -> Iterator[None]:
 
 
 def concrete(*arrays: Any) -> bool:
-    """Plain tensors with numbers behind them, none of which a gradient or a transform is watching."""
-    return not torch.compiler.is_compiling() and all(
+    """Plain tensors with numbers behind them, none of which a gradient or a transform is watching.
+
+    In forward mode any of them may have a tangent, which nothing but their operations sees.
+    """
+    return not (torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level >= 0) and all(
         type(a) is torch.Tensor
         and a.device.type != "meta"
         and not (a.requires_grad and torch.is_grad_enabled())
@@ -151,7 +157,11 @@ def _(info: Any, in_dims: Any, *words: torch.Tensor) -> Any:
 
 def threefry(rng: tuple[Any, Any], counter: tuple[Any, Any]) -> Any:
     """One operation while `torch.compile` records, whose fusion of the rounds takes time exponential in them."""
+    tensors = [w for w in (*rng, *counter) if isinstance(w, torch.Tensor)]
     if not torch.compiler.is_compiling():
+        one_key = all(isinstance(w, int) or w.ndim == 0 for w in rng)
+        if one_key and sum(w.numel() for w in tensors) >= LEAST and concrete(*tensors):
+            return rounds_in_place((int(rng[0]), int(rng[1])), counter)
         return rounds(rng, counter)
     device = next(w.device for w in (*counter, *rng) if isinstance(w, torch.Tensor))
     words = (torch.as_tensor(w, dtype=torch.int32, device=device) for w in (*rng, *counter))
@@ -180,5 +190,7 @@ HOST = Host(
     threefry=threefry,
     register=register,
     device_of=lambda x: x.device,
-    kernels=(SHARDS,),
+    in_place=IN_PLACE,
+    kernels=(SHARDS, SDPA),
+    erfc=torch.special.erfc,
 )

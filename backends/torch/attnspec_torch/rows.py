@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnspec import reproducible
 from attnspec.reproducible.partials import folded
 from attnspec.request import Request
-from attnspec.rows import options_of
+from attnspec.shards import options_of
 
 
 class InOrder:

@@ -11,8 +11,7 @@ from attnspec_torch import distributed
 from attnspec_torch.distributed import Way
 
 from attnspec.request import make_request
-from attnspec.rows import OPTIONS
-from attnspec.shards import layout
+from attnspec.shards import OPTIONS, layout
 from attnspec.struct import arrays_in, with_arrays
 
 Lengths = Sequence[int]

@@ -1,0 +1,215 @@
+"""The calls of torch's fused operation that a call of attention is, and where their numbers cannot be taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnspec.derivative import summed_to
+from attnspec.request import Request
+
+from .sdpa_plan import Piece, plan_of
+
+_attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_pull = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+# So few queries take as long as one: the time goes into reading the keys.
+_FEW = 16
+
+# Below it no product of three entries, of a scale and of as many terms as fit a memory leaves float32.
+LARGEST = 2.0**30
+
+
+class Operands(NamedTuple):
+    """q, k and v with their leading axes as one, in the dtype of the computation, with zeros up to one width D."""
+
+    q: Tensor  # (B, H, Q, D)
+    k: Tensor  # (B, G, K, D)
+    v: Tensor
+
+
+class Results(NamedTuple):
+    """Rows of which the fused operation gave no number that counts are in doubt; None: none is."""
+
+    out: Tensor  # (B, H, Q, E)
+    lse: Tensor  # (B, H, Q)
+    doubt: Tensor | None
+
+
+class Calls(NamedTuple):
+    """A call of attention in pieces."""
+
+    request: Request
+    pieces: Sequence[Piece]
+    given: Operands
+    bias: Tensor | None  # (B, 1, 1, K): 0, and -inf where keys are hidden from all queries
+    whole: bool  # there is one piece, of all items and queries
+
+    @classmethod
+    def of(cls, request: Request) -> Calls:
+        """Of a call that `sdpa.supports`."""
+        axes, plan = request.axes, plan_of(request)
+        assert not isinstance(plan, str)
+        width = max(axes.D, axes.E)
+        given = Operands(*[_flat(x, axes.lead, width) for x in (request.q, request.k, request.v)])
+        bias = None
+        if plan.seen is not None:
+            seen = plan.seen[(None,) * max(0, 3 - plan.seen.ndim)]
+            bias = torch.zeros(seen.shape, dtype=given.q.dtype).masked_fill_(~seen, -math.inf)
+            bias = bias.expand(*axes.lead, *bias.shape[-3:]).reshape(-1, *bias.shape[-3:])
+        pieces = plan.pieces(axes)
+        whole = len(pieces) == 1 and pieces[0][:2] == (slice(0, given.q.shape[0]), slice(0, axes.Q))
+        return cls(request, pieces, given, bias, whole)
+
+    def flat(self, x: Tensor) -> Tensor:
+        """An array (..., H, Q[, E]) with its leading axes as one."""
+        x = x.reshape(-1, *x.shape[len(self.request.axes.lead) :])
+        return _readable(x, self.given.q.shape[-1]) if x.ndim == 4 else x
+
+    def shaped(self, x: Tensor) -> Tensor:
+        """With the leading axes of the call."""
+        lead = self.request.axes.lead
+        return x if len(lead) == 1 else x.reshape(*lead, *x.shape[1:])
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The keys and the values that are read at all."""
+        _, k, v = self.given
+        stop = max((piece.k.stop for piece in self.pieces), default=0)
+        return (k, v) if stop == k.shape[-2] else (k[..., :stop, :], v[..., :stop, :])
+
+    def few(self, piece: Piece) -> bool:
+        """Whether the queries of a piece are read with their opposites, which notice infinite keys."""
+        axes = self.request.axes
+        return not piece.causal and (piece.q.stop - piece.q.start) * (axes.H // axes.G) <= _FEW
+
+    def sees(self, flags: Tensor) -> Tensor:
+        """Of flags of keys (B, G, K), which queries see one: (B, H, Q)."""
+        axes = self.request.axes
+        found = torch.zeros((*flags.shape[:2], axes.Q), dtype=torch.bool)
+        for piece in self.pieces:
+            found[piece.items, :, piece.q] |= _of_queries(piece, flags[piece.items, :, piece.k])
+        return found.repeat_interleave(axes.H // axes.G, 1)
+
+    def without(self, bad: Tensor) -> tuple[Operands, Tensor]:
+        """0 for keys and values that are bad (B, G, K) or hidden, and the rows (B, H, Q) that see a bad one."""
+        unread = bad
+        if self.bias is not None:
+            hidden = self.bias[:, :, 0] != 0
+            bad, unread = bad & ~hidden, bad | hidden
+        q, *of_keys = self.given
+        return Operands(q, *(x.masked_fill(unread[..., None], 0.0) for x in of_keys)), self.sees(bad)
+
+    def attended(self, operands: Operands) -> Results:
+        """By the fused operation."""
+        results = self._of_piece(self.pieces[0], operands) if self.whole else self._of_pieces(operands)
+        E = self.request.axes.E
+        return results if results.out.shape[-1] == E else results._replace(out=results.out[..., :E])
+
+    def _of_pieces(self, operands: Operands) -> Results:
+        q = operands.q
+        out, lse = torch.zeros_like(q), torch.full(q.shape[:-1], -math.inf, dtype=q.dtype)
+        doubt = None
+        for piece in self.pieces:
+            rows = (piece.items, slice(None), piece.q)
+            part = self._of_piece(piece, operands)
+            if part.doubt is not None:
+                doubt = torch.zeros(lse.shape, dtype=torch.bool) if doubt is None else doubt
+                doubt[rows] |= part.doubt
+            merged = _merged((out[rows], lse[rows]), part[:2]) if piece.causal and piece.k.start else part[:2]
+            out[rows], lse[rows] = merged
+        return Results(out, lse, doubt)
+
+    def _of_piece(self, piece: Piece, operands: Operands) -> Results:
+        q, k, v = self._cut(piece, operands)
+        if self.few(piece):
+            stacked = q.reshape(*k.shape[:2], -1, q.shape[-1])
+            n = stacked.shape[-2]
+            both_out, both = _attend(torch.cat([stacked, -stacked], -2), k, v, **self._options(piece))
+            out, lse, mirrored = both_out[..., :n, :].reshape(q.shape), both[..., :n].reshape(q.shape[:-1]), both
+        else:
+            out, lse = _attend(q, k, v, 0.0, piece.causal, **self._options(piece))
+            mirrored = lse
+        # The operation gives lse = 0 and out = 0 to a row all of whose scores are -inf.
+        least, most = torch.aminmax(mirrored.abs())
+        doubt = None
+        if not (float(least) > 0 and float(most) < math.inf):
+            doubt = ~(lse.abs() < math.inf) | ((lse == 0) & (out == 0).all(-1))
+        if self.bias is not None:
+            seen = _of_queries(piece, self.bias[piece.items, :, 0, piece.k] == 0)
+            lse = lse.masked_fill(~seen, -math.inf)
+            doubt = None if doubt is None else doubt & seen
+        return Results(out, lse, doubt)
+
+    def pulled(self, operands: Operands, g: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of q, k and v; rows whose lse is infinite add nothing."""
+        if self.bias is not None or not self.whole:
+            lse = lse.masked_fill(lse == -math.inf, math.inf)
+        if self.whole and self.pieces[0].k == slice(0, operands.k.shape[-2]):
+            (piece,) = self.pieces
+            return _pull(g, *operands, out, lse, 0.0, piece.causal, **self._options(piece))  # type: ignore[no-any-return]
+        found = tuple(torch.zeros(x.shape, dtype=x.dtype) for x in operands)
+        for piece in self.pieces:
+            rows, keys = ((piece.items, slice(None), place) for place in (piece.q, piece.k))
+            cut, options = self._cut(piece, operands), self._options(piece)
+            part = _pull(g[rows], *cut, out[rows], lse[rows], 0.0, piece.causal, **options)
+            for x, place, of_part in zip(found, (rows, keys, keys), part, strict=True):
+                x[place] += of_part
+        return found
+
+    def named(self, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+        """In the shapes of q, k and v."""
+        of = {"q": self.request.q, "k": self.request.k, "v": self.request.v}
+        shaped = zip(of, of.values(), map(self.shaped, gradients), strict=True)
+        return {name: summed_to(x[..., : given.shape[-1]], tuple(given.shape)) for name, given, x in shaped}
+
+    def _cut(self, piece: Piece, operands: Operands) -> Sequence[Tensor]:
+        q, k, v = operands
+        if self.whole and piece.k.stop == k.shape[-2]:
+            return operands
+        items, _, keys, _ = piece
+        return q[items, :, piece.q], k[items, :, keys], v[items, :, keys]
+
+    def _options(self, piece: Piece) -> dict[str, Any]:
+        bias = None if self.bias is None else self.bias[piece.items, ..., piece.k]
+        return {"scale": float(self.request.scale), "attn_mask": bias}
+
+
+def are_tame(*arrays: Tensor) -> bool:
+    """Whether every entry is below `LARGEST`: the root of the sum of squares is no less than the greatest of them."""
+    return all(float(torch.linalg.vector_norm(x)) <= LARGEST for x in arrays)
+
+
+def _of_queries(piece: Piece, flags: Tensor) -> Tensor:
+    """Of flags of a piece's keys (b, x, k), which of its queries see one: (b, x, q)."""
+    if not piece.causal:
+        return flags.any(-1, keepdim=True)
+    Q, so_far = piece.q.stop - piece.q.start, flags.cumsum(-1) > 0
+    return torch.cat([so_far[..., :Q], so_far[..., -1:].expand(*flags.shape[:2], max(0, Q - flags.shape[-1]))], -1)
+
+
+def _flat(x: Tensor, lead: tuple[int, ...], width: int) -> Tensor:
+    """(..., a, b, c) -> (B, a, b, width), in the dtype of the computation."""
+    if x.dtype.itemsize < 4:
+        x = x.float()
+    if len(lead) != 1 or x.shape[:-3] != lead:
+        x = x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
+    return _readable(x, width)
+
+
+def _readable(x: Tensor, width: int) -> Tensor:
+    """So wide, and with steps of 1 along the last axis: the operation takes both for granted."""
+    if x.shape[-1] != width:
+        return torch.nn.functional.pad(x, (0, width - x.shape[-1]))
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _merged(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The results over two disjoint sets of keys as one."""
+    lse = torch.logaddexp(one[1], other[1])
+    shift = lse.masked_fill(lse == -math.inf, 0.0)
+    first, second = (out * (of_part - shift).exp()[..., None] for out, of_part in (one, other))
+    return first + second, lse
