@@ -17,7 +17,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
 
-from ._compat import Array, dtype_name, turned, widened
+from ._compat import Array, cast, dtype_name, turned, widened
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
 from .fast import EAGER, FAST, all_finite, grouped_matmul, stacked
@@ -112,7 +112,8 @@ class _Part(NamedTuple):
         request = whole.part(block)
         exp, exp2, scaled = _operations(whole).exp, _operations(whole).exp2, request
         if exp2 is not None and whole.bias is None and whole.softcap is None:
-            exp, scaled = exp2, replace(request, scale=request.scale / math.log(2.0))
+            scale = request.scale if is_number(request.scale) else cast(request.scale, _like(request).dtype)
+            exp, scaled = exp2, replace(request, scale=scale / math.log(2.0))
         sharing = all(getattr(request, n) is getattr(whole, n) for n in ("mask", "q_positions", "k_positions"))
         # One more pass over keys and values costs more than one over the scores of a few queries.
         few = request.axes.Q < _FEW and all_finite(request.q)

@@ -13,7 +13,7 @@ from attnspec.errors import CacheError, DTypeError, OptionError, ShapeError
 from . import bounds, masks, oracle
 from .judges import near
 from .masks import Array
-from .problems import constant
+from .problems import constant, problem
 from .trials import Call
 
 
@@ -234,3 +234,11 @@ def test_arrays_of_a_closure_are_as_good_as_arguments(backend: Any) -> None:
     ]
     for asked, argument, function in calls:
         within(backend, asked, backend.jit(function)(backend.asarray(argument)))
+
+
+@pytest.mark.clause("SCORE-2")
+@pytest.mark.needs("float64")
+def test_an_array_for_the_scale_counts_as_it_is_whatever_its_dtype(backend: Any) -> None:
+    call, scale = problem(11, dtype="float64"), np.asarray(0.3, np.float32)
+    made = (backend.asarray(x) for x in (call.q, call.k, call.v))
+    within(backend, call.but(scale=float(scale)), attnspec.attention(*made, scale=backend.asarray(scale)))
