@@ -19,12 +19,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ._compat import Array
+from ._compat import FLOATING, Array
 from .backend import Backend
 from .block import normalise, transformer_stack
-from .checkpoints_maps import FAMILIES, Config, Tensors
+from .checkpoints_maps import FAMILIES, Config, Tensors, quantised
 from .embedding import embed
-from .errors import MissingModelError, OptionError, ShapeError
+from .errors import DTypeError, MissingModelError, OptionError, ShapeError
 from .linear import linear
 from .masks import Mask, padding, window
 from .params import NormParams, StackParams
@@ -54,6 +54,7 @@ class Model(Struct):
     types: Array | None = None  # (T, M), added to the tokens
     norm: NormParams | None = None  # of the sum of these
     head: Array | None = None  # (M, V), the tokens' own rows unless given
+    tied: bool = True  # whether they are the head; a model stored without one has none
     rotary: Rotary | None = None
     causal: bool = False
     window: int | None = None  # keys that a query sees, its own and those before it
@@ -110,16 +111,22 @@ class Model(Struct):
         return transformer_stack(self.stack, self.embedded(ids, types), mask=self.mask(lengths), rotary=self.rotary)
 
     def logits(self, ids: Array, lengths: int | list[int] | Array | None = None) -> Array:
-        """Scores of every token to come next: ids (..., Q) -> (..., Q, V). Causal models alone have them."""
+        """Scores of every token to come next: ids (..., Q) -> (..., Q, V). Causal models with a head have them."""
         if not self.causal:
             msg = "the model is not causal: it foretells no next token. Use `hidden`."
+            raise OptionError(msg)
+        if self.head is None and not self.tied:
+            msg = (
+                "the model was stored without its head, and the rows of the tokens are none: tie_word_embeddings is "
+                "false in the configuration. Use `hidden`, or convert the tensors with `lm_head.weight` among them."
+            )
             raise OptionError(msg)
         return linear(self.hidden(ids, lengths), self.tokens.T if self.head is None else self.head)
 
 
 def convert(
     tensors: Mapping[str, Any],
-    config: Mapping[str, Any],
+    config: Any,
     *,
     backend: Backend,
     dtype: str | None = None,
@@ -132,9 +139,10 @@ def convert(
     tensors : mapping of names to arrays
         Those that `backend.asarray` takes: NumPy's, or those of the backend's own framework, as in a `state_dict()`.
         Names with a prefix for the task ("bert.", "transformer.", "model.") or without. What a head for a task has
-        besides is not read, except `lm_head` of a Llama.
-    config : mapping
-        What `config.json` holds; `model_type` is one of bert, gpt2, llama, mistral and qwen2.
+        besides is not read, except `lm_head` of the causal families.
+    config : mapping, or an object with `to_dict()`
+        What `config.json` holds, or transformers' `model.config`; `model_type` is one of bert, gpt2, llama, mistral and
+        qwen2.
     backend : backend
         See `attnspec.backend`.
     dtype : str, optional
@@ -149,9 +157,15 @@ def convert(
         windows in some layers only, cross-attention), and for tensors that are missing or have no place.
     errors.ShapeError
         Where the tensors are not those of the configuration.
+    errors.DTypeError
+        For quantised weights, and for tensors or a configuration that are no mapping.
 
     Notes
     -----
+    `tie_word_embeddings` is true for GPT-2 and false for the others unless the configuration says otherwise. Where it
+    is true and `lm_head.weight` differs from the tokens' rows, it is the head, as in transformers. A model without a
+    head, stored alone or below a head for another task, computes `hidden` and refuses `logits`.
+
     Dropout is for training and is not part of a `Model`; GPT-2's `gelu_new` is `gelu_tanh` here.
     Source: the models of transformers 5.24.
 
@@ -164,6 +178,11 @@ def convert(
     >>> convert(tensors, config, backend=backend).hidden(np.asarray([2])).round(3).tolist()
     [[1.0, -1.0, 1.0, -1.0]]
     """
+    if not isinstance(tensors, Mapping):
+        msg = f"tensors is a {type(tensors).__name__}; a mapping of names to arrays is needed, as of `state_dict()`."
+        raise DTypeError(msg)
+    if not isinstance(config, Mapping) and hasattr(config, "to_dict"):
+        config = config.to_dict()
     return _converted(tensors, tensors.__getitem__, config, backend, dtype, device)
 
 
@@ -177,7 +196,7 @@ def load(folder: str | PathLike[str], *, backend: Backend, dtype: str | None = N
     Raises
     ------
     errors.MissingModelError
-        Where a file or the library is missing.
+        Where a file or the library is missing, or a file is damaged.
 
     Examples
     --------
@@ -196,30 +215,55 @@ def load(folder: str | PathLike[str], *, backend: Backend, dtype: str | None = N
     (5, 4)
     """
     try:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
     except ImportError:
         msg = "reading checkpoints needs 'safetensors', which is not installed: pip install safetensors"
         raise MissingModelError(msg) from None
 
     folder = Path(folder)
-    config, index = folder / "config.json", folder / "model.safetensors.index.json"
-    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    paths = [folder / name for name in sorted(names)]
-    for path in (config, *paths):
-        if not path.is_file():
-            msg = f"{path} is missing: config.json and safetensors files are needed, as save_pretrained writes them."
-            raise MissingModelError(msg)
+    index = folder / "model.safetensors.index.json"
+    names = set(_json(index, "weight_map").values()) if index.is_file() else {"model.safetensors"}
+    config = _json(folder / "config.json")
     with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(path, framework="numpy")) for path in paths]
-        holder = {name: file for file in files for name in file.keys()}  # noqa: SIM118
-        return _converted(
-            holder, lambda name: _tensor(holder[name], name), json.loads(config.read_text()), backend, dtype, device
-        )
+        holder = {}
+        for path in (folder / name for name in sorted(names)):
+            try:
+                file = stack.enter_context(safe_open(_present(path), framework="numpy"))
+            except SafetensorError as error:
+                raise _damaged(path, error) from None
+            holder.update(dict.fromkeys(file.keys(), file))
+        return _converted(holder, lambda name: _tensor(holder[name], name), config, backend, dtype, device)
+
+
+def _json(path: Path, *parts: str) -> dict[str, Any]:
+    """The object that a file holds, or a part of it."""
+    try:
+        found = json.loads(_present(path).read_text(encoding="utf-8"))
+        for part in parts:
+            found = found[part]
+        return dict(found)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from None
+
+
+def _present(path: Path) -> Path:
+    if not path.is_file():
+        msg = f"{path} is missing: config.json and safetensors files are needed, as save_pretrained writes them."
+        raise MissingModelError(msg)
+    return path
+
+
+def _damaged(path: Path, error: Exception) -> MissingModelError:
+    msg = f"{path} is damaged, or no file of a checkpoint ({type(error).__name__}: {error}). Fetch or save it again."
+    return MissingModelError(msg)
 
 
 def _tensor(file: Any, name: str) -> Any:
     """The tensor in NumPy; bfloat16, which NumPy lacks, widened to float32, without rounding."""
-    if file.get_slice(name).get_dtype() != "BF16":
+    stored = file.get_slice(name).get_dtype()
+    if stored not in ("F16", "BF16", "F32", "F64"):
+        raise quantised(name, stored)
+    if stored != "BF16":
         return file.get_tensor(name)
     try:
         import ml_dtypes  # noqa: F401  # tells NumPy what bfloat16 is
@@ -237,6 +281,12 @@ def _converted(
     dtype: str | None,
     device: Any,
 ) -> Model:
+    if not isinstance(config, Mapping):
+        msg = f"config is a {type(config).__name__}; a mapping is needed, such as `config.to_dict()`."
+        raise DTypeError(msg)
+    if dtype is not None and dtype not in FLOATING:
+        msg = f"dtype={dtype!r}: one of {', '.join(map(repr, FLOATING))} is needed, by its name."
+        raise OptionError(msg)
     family = config.get("model_type")
     if family not in FAMILIES:
         msg = f"model_type={family!r} in the configuration; there are maps for {', '.join(FAMILIES)}."

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from ._compat import Array
+from ._compat import FLOATING, Array, dtype_name, namespace
 from .backend import Backend
-from .errors import OptionError, ShapeError
+from .errors import DTypeError, OptionError, ShapeError
+from .host import host_of
 from .params import (
     Activation,
     FeedForwardParams,
@@ -67,7 +68,10 @@ class Tensors:
         if name not in self._names:
             return None
         self._used.add(name)
-        return self._backend.asarray(self._read(name), dtype=self._dtype, device=self._device)
+        stored = self._read(name)
+        if dtype_name(stored) not in FLOATING:
+            raise quantised(name, dtype_name(stored))
+        return self._backend.asarray(stored, dtype=self._dtype, device=self._device)
 
     def __getitem__(self, name: str) -> Array:
         found = self.get(name)
@@ -102,15 +106,44 @@ class Tensors:
         width, out = weight.shape
         return self._backend.xp.reshape(weight, (heads, width // heads, out))
 
-    def refuse_unread(self, *parts: str) -> None:
+    def head(self, root: str, tokens: Array, *, tied: bool) -> dict[str, Any]:
+        """`lm_head`, whose rows are those of the tokens where the configuration ties them and the file agrees.
+
+        The model below a head for another task, and one that is stored alone, may have none.
+        """
+        weight = self.get("lm_head.weight")
+        if weight is None and not tied and root and all(name.startswith(root) for name in self._names):
+            msg = (
+                "the tensor 'lm_head.weight' is missing, and tie_word_embeddings is false in the configuration. "
+                "Set it to true if the rows of the tokens are the head."
+            )
+            raise OptionError(msg)
+        tied = tied and (weight is None or _equal(weight, tokens))
+        return {"head": None if tied or weight is None else weight.T, "tied": tied}
+
+    def refuse_unread(self, *parts: str, but: str | tuple[()] = ()) -> None:
         """Raise where a tensor below the parts has no place: the model computes something else with it."""
         unread = {n for n in self._names - self._used if n.startswith(parts) and not n.endswith(_BUFFERS)}
+        unread = {n for n in unread if not n.startswith(but)}
         if unread:
             msg = (
                 f"{len(unread)} tensors have no place in the model that the configuration describes: "
                 f"{_listed(unread)}. Is it of this family, and has it as many layers?"
             )
             raise OptionError(msg)
+
+
+def quantised(name: str, dtype: str) -> DTypeError:
+    """The refusal of a tensor that is stored in numbers of another kind."""
+    msg = f"the tensor {name!r} is stored as {dtype}; floating numbers of 16 bits or more are needed. Dequantise it."
+    return DTypeError(msg)
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Whether two arrays have the same entries, as far as they may be looked at."""
+    if one.shape != other.shape:
+        return False
+    return not host_of(one).concrete(one, other) or bool(namespace(one).all(one == other))
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -147,14 +180,16 @@ def bert(tensors: Tensors, config: Config) -> dict[str, Any]:
         )
 
     embeddings = f"{root}embeddings"
+    tokens = tensors[f"{embeddings}.word_embeddings.weight"]
+    sized(config, vocab_size=tokens.shape[0], hidden_size=tokens.shape[1])
     model = {
-        "tokens": tensors[f"{embeddings}.word_embeddings.weight"],
+        "tokens": tokens,
         "positions": tensors[f"{embeddings}.position_embeddings.weight"],
         "types": tensors[f"{embeddings}.token_type_embeddings.weight"],
         "norm": tensors.norm(f"{embeddings}.LayerNorm", "layer", eps),
         "stack": StackParams(tuple(layer(f"{root}encoder.layer.{n}") for n in range(config["num_hidden_layers"]))),
     }
-    tensors.refuse_unread(f"{root}embeddings.", f"{root}encoder.")
+    tensors.refuse_unread(root, but=f"{root}pooler.")
     return model
 
 
@@ -183,33 +218,37 @@ def gpt2(tensors: Tensors, config: Config) -> dict[str, Any]:
         first, second = (tensors.norm(f"{name}.{part}", "layer", eps) for part in ("ln_1", "ln_2"))
         return LayerParams(attention(f"{name}.attn"), feed_forward(f"{name}.mlp"), first, second, order="pre")
 
+    tokens = tensors[f"{root}wte.weight"]
+    sized(config, vocab_size=tokens.shape[0], n_embd=tokens.shape[1])
     model = {
-        "tokens": tensors[f"{root}wte.weight"],
+        "tokens": tokens,
         "positions": tensors[f"{root}wpe.weight"],
         "stack": StackParams(
             tuple(layer(f"{root}h.{n}") for n in range(config["n_layer"])), tensors.norm(f"{root}ln_f", "layer", eps)
         ),
         "causal": True,
+        **tensors.head(root, tokens, tied=config.get("tie_word_embeddings", True)),
     }
-    tensors.refuse_unread(f"{root}wte.", f"{root}wpe.", f"{root}h.", f"{root}ln_f.")
+    tensors.refuse_unread(root, "lm_head.")
     return model
 
 
-def llama(tensors: Tensors, config: Config) -> dict[str, Any]:
-    """Pre-norm causal layers with rms norms, rotary positions, grouped heads and a gated feed-forward network.
-
-    The same names stand in Mistral's, with a window, and in Qwen2's, with biases.
-    """
+def llama(tensors: Tensors, config: Config, *, window: int | None = None) -> dict[str, Any]:
+    """Pre-norm causal layers with rms norms, rotary positions, grouped heads and a gated feed-forward network."""
     H, eps = config["num_attention_heads"], config["rms_norm_eps"]
     G = config.get("num_key_value_heads") or H
     activation = _activation(config["hidden_act"])
     root = tensors.root("model.", "embed_tokens.weight")
+    tokens = tensors[f"{root}embed_tokens.weight"]
+    V, M = tokens.shape
+    sized(config, vocab_size=V, hidden_size=M)
 
     def attention(name: str) -> MultiHeadParams:
         (wq, bq), (wk, bk), (wv, bv) = (
             tensors.into_heads(*tensors.affine(f"{name}.{part}_proj", stored="out_in"), heads)
             for part, heads in (("q", H), ("k", G), ("v", G))
         )
+        sized({"head_dim": config.get("head_dim") or M // H}, head_dim=wq.shape[-1])
         wo, bo = tensors.affine(f"{name}.o_proj", stored="out_in")
         return MultiHeadParams(wq, wk, wv, tensors.out_of_heads(wo, H), bq, bk, bv, bo)
 
@@ -223,22 +262,33 @@ def llama(tensors: Tensors, config: Config) -> dict[str, Any]:
         return LayerParams(attention(f"{name}.self_attn"), feed_forward(f"{name}.mlp"), first, second, order="pre")
 
     model = {
-        "tokens": tensors[f"{root}embed_tokens.weight"],
+        "tokens": tokens,
         "stack": StackParams(
             tuple(layer(f"{root}layers.{n}") for n in range(config["num_hidden_layers"])),
             tensors.norm(f"{root}norm", "rms", eps),
         ),
         "rotary": _rotary(config),
         "causal": True,
-        "window": _window(config),
-        "head": None if config.get("tie_word_embeddings") else _turned(tensors.get("lm_head.weight")),
+        "window": window,
+        **tensors.head(root, tokens, tied=config.get("tie_word_embeddings", False)),
     }
-    tensors.refuse_unread(f"{root}embed_tokens.", f"{root}layers.", f"{root}norm.")
+    tensors.refuse_unread(root, "lm_head.")
     return model
 
 
+def mistral(tensors: Tensors, config: Config) -> dict[str, Any]:
+    """Llama's names and layers, with a window."""
+    return llama(tensors, config, window=config["sliding_window"])
+
+
+def qwen2(tensors: Tensors, config: Config) -> dict[str, Any]:
+    """Llama's names and layers, with biases; its window, which the first layers lack, is off unless a flag is set."""
+    expect(config, use_sliding_window=False)
+    return llama(tensors, config)
+
+
 FAMILIES: dict[str, Callable[[Tensors, Config], dict[str, Any]]] = {
-    "bert": bert, "gpt2": gpt2, "llama": llama, "mistral": llama, "qwen2": llama,
+    "bert": bert, "gpt2": gpt2, "llama": llama, "mistral": mistral, "qwen2": qwen2,
 }  # fmt: skip
 
 
@@ -248,6 +298,14 @@ def expect(config: Mapping[str, Any], **values: Any) -> None:
         if config.get(name, value) != value:
             msg = f"{name}={config[name]!r} in the configuration: {value!r} is what the map of this family has."
             raise OptionError(msg)
+
+
+def sized(config: Mapping[str, Any], **lengths: int) -> None:
+    """Refuse tensors of another size than the configuration says, where it says one."""
+    for name, length in lengths.items():
+        if config.get(name) not in (None, length):
+            msg = f"{name}={config[name]} in the configuration, {length} in the tensors. Do they belong together?"
+            raise ShapeError(msg)
 
 
 def _activation(name: str) -> Activation:
@@ -266,12 +324,3 @@ def _rotary(config: Config) -> Rotary:
     }
     expect(rope, rope_type="default", type="default", partial_rotary_factor=1.0)
     return Rotary(base=float(rope["rope_theta"]))
-
-
-def _window(config: Config) -> int | None:
-    expect(config, use_sliding_window=False)
-    return config.get("sliding_window") if "use_sliding_window" not in config else None
-
-
-def _turned(weight: Array | None) -> Array | None:
-    return None if weight is None else weight.T

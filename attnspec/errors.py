@@ -77,4 +77,4 @@ class DuplicateBackendError(BackendError):
 
 
 class MissingModelError(AttnspecError, ImportError):
-    """Weights, a tokenizer or the library that reads them are not installed."""
+    """Weights, a tokenizer or the library that reads them are not installed, or a file of them is damaged."""

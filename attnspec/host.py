@@ -30,6 +30,7 @@ class Kernel:
     Both functions take a `request.Request`. `supports` reads static facts only (shapes, dtypes, device, kind of mask)
     and returns None, or why not.
     `rounds_weights`: the weights are rounded once to a half-precision input dtype before the product with v (PATH-2).
+    `recorded`: it goes through `derivative.differentiable`, and so may be given the arrays of `attnspec.vjp`.
     `from_scores`: "auto" leaves calls with fewer scores to others, because they are faster there.
     `takes_concrete`: False where it takes no arrays that are `concrete`, such as those of a class of their own.
     """
@@ -38,6 +39,7 @@ class Kernel:
     supports: Callable[[Any], str | None]
     call: Callable[[Any], tuple[Array, Array | None]]
     rounds_weights: bool = False
+    recorded: bool = False
     from_scores: int = 0
     takes_concrete: bool = True
 

@@ -3,37 +3,46 @@
 Needs matplotlib (`pip install 'attnspec[plot]'`), and `import attnspec` does not import it. Weights and masks may be
 arrays of any framework, on any device, or nested lists. Colours are matplotlib's viridis, which all kinds of sight can
 read, and mean the same in every picture: from 0 (dark) to 1 (bright); an exact 0 has no colour.
+
+Names and titles are written as they are, a dollar as a dollar; control characters as in Python (`\\x1b`), and an
+ellipsis ends what is too long. No picture is wider or higher than 30 inches: where there are many cells they are small,
+and small cells have neither numbers nor lines between them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from ._compat import Array, namespace
-from .backend import choose
+from ._compat import Array
 from .errors import OptionError, ShapeError
-from .host import beside
-from .masks import Mask, as_mask
-from .plot_panels import cells, label, number, panels_of
-from .plot_picture import VISIBLE, Picture, blank, style
-from .plot_values import Rows, between_0_and_1, names_of, nested, shape_of
-from .shapes import Span, broadcasts_to
-from .struct import arrays_in
+from .masks import Mask
+from .plot_panels import LARGER, LARGEST, LINE, TITLE, beside_each_other, number, sheet
+from .plot_picture import INK, VISIBLE, Picture, blank, settle, style
+from .plot_values import (
+    Rows,
+    between_0_and_1,
+    names_of,
+    nested,
+    room,
+    shape_of,
+    shortened,
+    titled,
+    visible_pairs,
+    whole,
+)
 
 __all__ = ["Picture", "arcs", "grid", "heatmap", "mask_preview", "number"]
 
-READABLE = 0.4  # inches: in smaller cells there is no room for a number
-WIDEST = 12  # inches: more is hard to read on a page
+APART, SQUEEZED = 0.8, 0.5  # inches from word to word in `arcs`: of short words, and at least
 
 
 def heatmap(
     weights: Any,
-    tokens: Sequence[str] | None = None,
+    tokens: Sequence[str | int] | Array | None = None,
     *,
-    keys: Sequence[str] | None = None,
+    keys: Sequence[str | int] | Array | None = None,
     title: str = "",
     down: str = "looks",
     across: str = "at",
@@ -44,9 +53,9 @@ def heatmap(
     ----------
     weights : (Q, K), an array of any framework or nested lists
         Numbers between 0 and 1, as `attnspec.attention_weights` gives them.
-    tokens : Q strings
-        The names of the rows, and of the columns unless `keys` are given; numbers if left out.
-    keys : K strings
+    tokens : Q strings, or numbers of tokens
+        The names of the rows, and of the columns unless `keys` are given; 0, 1, ... if left out.
+    keys : K strings, or numbers of tokens
     title : str
     down, across : str
         What is written beside the rows and below the columns.
@@ -59,7 +68,8 @@ def heatmap(
     Raises
     ------
     errors.ShapeError, errors.OptionError, errors.DTypeError, errors.MissingModelError
-        For other shapes, numbers outside 0 .. 1, what is no array, and without matplotlib.
+        For other shapes, numbers outside 0 .. 1 or that cannot be read (inside `jit`), panels that are too many for
+        one picture, and without matplotlib.
 
     Examples
     --------
@@ -78,9 +88,9 @@ def heatmap(
 
 def grid(
     weights: Any,
-    tokens: Sequence[str] | None = None,
+    tokens: Sequence[str | int] | Array | None = None,
     *,
-    keys: Sequence[str] | None = None,
+    keys: Sequence[str | int] | Array | None = None,
     titles: Sequence[str] | None = None,
     columns: int | None = None,
     down: str = "looks",
@@ -97,7 +107,8 @@ def grid(
     titles : a string for each panel
         "head 0", or "layer 0, head 0", and so on, if left out.
     columns : int
-        Panels beside each other. If left out, H for layers, else at most 4 and as many as fit a page.
+        Panels beside each other. If left out, H for layers, else at most 4 and as many as fit a page; of very many
+        panels a square.
 
     Returns
     -------
@@ -129,23 +140,26 @@ def grid(
     if len(titles) != len(panels):
         msg = f"{len(panels)} panels need a title each, got {len(titles)}."
         raise OptionError(msg)
-    rows_of, columns_of = names_of(tokens, keys, Q, K)
+    titles = [titled(title) for title in titles]
+    names = names_of(tokens, keys, Q, K)
     cell = max(0.12, min(0.62, (12 if len(panels) == 1 else 3.0 if len(panels) <= 4 else 1.8) / max(Q, K)))
-    width, height = cell * K + 0.9, cell * Q + 1.0
     if columns is None:
-        fit = max(1, min(4, int(WIDEST / width)))  # then as even as it goes
-        columns = outer[-1] if len(outer) == 2 else math.ceil(len(panels) / math.ceil(len(panels) / fit))
-    with style():
-        figure, axes = panels_of(len(panels), columns, width, height)
-        for n, (one, title, head) in enumerate(zip(axes, titles, panels, strict=True)):
-            cells(one, head, "viridis", numbers=cell > READABLE)
-            one.set_title(title)
-            label(one, rows_of, columns_of, cell, left=n % columns == 0, bottom=n + columns >= len(panels))
-        axes[0].set_ylabel(down)
-        axes[len(axes) - 1].set_xlabel(across)
+        columns = outer[-1] if len(outer) == 2 else beside_each_other(len(panels), cell * K)
+    elif whole("columns", columns) < 1:
+        msg = f"columns={columns!r}: a whole number from 1 is needed."
+        raise OptionError(msg)
+    layout = sheet(columns, cell, names, titles)
+    with style(formulas=False):
+        figure, axes = layout.panels()
+        for one, head in zip(axes, panels, strict=True):
+            layout.fill(one, head, "viridis", numbers=True)
+        axes[0].set_ylabel(titled(down))
+        axes[-1].set_xlabel(titled(across))
+        if layout.long:
+            settle(figure)
     heads = f"{len(panels)} heads, " if len(panels) > 1 else ""
     about = f"Attention weights of {heads}{Q} queries over {K} keys"
-    return Picture(figure, f"{about}: {', '.join(filter(None, titles))}" if any(titles) and not heads else about)
+    return Picture(figure, _described(about, "" if heads else titles[0]))
 
 
 def mask_preview(
@@ -153,13 +167,14 @@ def mask_preview(
     Q: int,
     K: int,
     *,
-    tokens: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
+    tokens: Sequence[str | int] | Array | None = None,
+    keys: Sequence[str | int] | Array | None = None,
     title: str = "",
 ) -> Picture:
     """Which keys each query may attend to: a filled cell is visible, an empty one is not.
 
-    A mask that differs along the batch or the heads gets a panel for each, with its place as the title.
+    A mask that differs along the batch or the heads gets a panel for each, with its place as the title; if along both,
+    the heads stand beside each other.
 
     Parameters
     ----------
@@ -177,8 +192,9 @@ def mask_preview(
 
     Raises
     ------
-    errors.MaskError, errors.ShapeError, errors.MissingModelError
-        For what is no mask, does not fit Q and K, and without matplotlib.
+    errors.MaskError, errors.ShapeError, errors.DTypeError, errors.OptionError, errors.MissingModelError
+        For what is no mask, does not fit Q and K, cannot be read (inside `jit`), is too much for one picture, and
+        without matplotlib.
 
     Examples
     --------
@@ -187,32 +203,37 @@ def mask_preview(
     >>> plot.mask_preview(attnspec.causal() & attnspec.padding([4, 2]), Q=4, K=4).label
     'Mask of 4 queries and 4 keys, 17 of 32 pairs visible'
     """
-    seen = _visible(mask, Q, K)
-    rows_of, columns_of = names_of(tokens, keys, Q, K)
+    Q, K, title = whole("Q", Q), whole("K", K), titled(title)
+    seen = visible_pairs(mask, Q, K)
     cell = max(0.12, min(0.3, 3.6 / max(Q, K)))
-    with style():
-        figure, axes = panels_of(len(seen), min(len(seen), 4), cell * K + 0.9, cell * Q + 0.9)
-        for one, (place, pairs) in zip(axes, seen, strict=True):
-            cells(one, pairs, [VISIBLE, VISIBLE])
-            one.set_title(", ".join(filter(None, (title, place))))
-            label(one, rows_of, columns_of, cell)
+    titles = [", ".join(filter(None, (title, str([*place]) if place else ""))) for place, _ in seen]
+    heads = {place[-1] for place, _ in seen if len(place) > 1}
+    columns = len(heads) or beside_each_other(len(seen), cell * K)
+    layout = sheet(columns, cell, names_of(tokens, keys, Q, K), titles)
+    with style(formulas=False):
+        figure, axes = layout.panels()
+        for one, (_, pairs) in zip(axes, seen, strict=True):
+            layout.fill(one, pairs, [VISIBLE, VISIBLE])
         axes[0].set_ylabel("query")
-        axes[len(axes) - 1].set_xlabel("key")
+        axes[-1].set_xlabel("key")
+        if layout.long:
+            settle(figure)
     visible = sum(pair for _, pairs in seen for row in pairs for pair in row)
     about = f"Mask of {Q} queries and {K} keys, {visible:.0f} of {len(seen) * Q * K} pairs visible"
-    return Picture(figure, f"{about}: {title}" if title else about)
+    return Picture(figure, _described(about, title))
 
 
-def arcs(weights: Any, tokens: Sequence[str], *, least: float = 0.05, title: str = "") -> Picture:
+def arcs(weights: Any, tokens: Sequence[str | int] | Array, *, least: float = 0.05, title: str = "") -> Picture:
     """Which token looks at which: an arc from each query to its keys, as thick and as dark as the weight.
 
-    Arcs above the words look back, arcs below look ahead, a dot is a word that looks at itself.
+    Arcs above the words look back, arcs below look ahead, a dot is a word that looks at itself. "nan" stands above a
+    word some of whose weights are not numbers.
 
     Parameters
     ----------
     weights : (Q, Q)
         Of one sequence that attends to itself.
-    tokens : Q strings
+    tokens : Q strings, or numbers of tokens
     least : float
         Smaller weights are not drawn.
     title : str
@@ -237,21 +258,29 @@ def arcs(weights: Any, tokens: Sequence[str], *, least: float = 0.05, title: str
         msg = f"weights have shape {shape}; arcs join the tokens of one sequence, (Q, Q). Otherwise use `plot.heatmap`."
         raise ShapeError(msg)
     between_0_and_1(values)
-    words, _ = names_of(tokens, None, *shape)
+    words, title = [shortened(word) for word in names_of(tokens, None, *shape)[0]], titled(title)
+    unit = min(max(APART, room(words) + 0.15), (LARGEST - 0.4) / len(words))
+    if unit < SQUEEZED:
+        msg = f"{len(words)} tokens are more than fit a picture of {LARGEST} inches. Take fewer, or `plot.heatmap`."
+        raise OptionError(msg)
+    words = [shortened(word, unit - 0.1) for word in words]
+    width = max(unit * len(words), min(TITLE, LARGER * room([title])))
     # An arc over n words is 0.275 n high.
     back, ahead = (max((0.275 * side * (i - j) for i, j, _ in _linked(values, least)), default=0) for side in (1, -1))
     low, high = -0.35 - max(0, ahead), 0.4 + max(0, back)
-    with style():
-        figure, (axes,) = blank(0.8 * len(words) + 0.4, 0.8 * (high - low) + 0.3)
+    with style(formulas=False):
+        figure, (axes,) = blank(width + 0.4, unit * (high - low) + 0.3 + LINE * title.count("\n"))
         for j, word in enumerate(words):
             axes.text(j, 0, word, ha="center", va="center")
+            if any(weight != weight for weight in values[j]):
+                axes.text(j, 0.24, "nan", ha="center", va="center", color=INK, fontsize=7)
         for i, j, weight in _linked(values, least):
             _arc(axes, i, j, weight)
-        axes.set_title(title)
+        axes.set_title(shortened(title, width / LARGER))
         axes.set(xlim=(-0.6, len(words) - 0.4), ylim=(low, high), aspect="equal")
         axes.axis("off")
     about = f"Which of {len(words)} tokens looks at which"
-    return Picture(figure, f"{about}: {title}" if title else about)
+    return Picture(figure, _described(about, title))
 
 
 def _linked(values: Rows, least: float) -> Iterator[tuple[int, int, float]]:
@@ -279,22 +308,5 @@ def _place(axes: Sequence[str], index: Sequence[int]) -> str:
     return ", ".join(f"{axis} {n}" for axis, n in zip(axes, index, strict=True))
 
 
-def _visible(mask: Mask | Array, Q: int, K: int) -> list[tuple[str, Rows]]:
-    """The pairs of the mask, (place, 0s and 1s) for each place of its leading axes."""
-    if Q < 1 or K < 1:
-        msg = f"a mask of Q={Q} queries and K={K} keys has no pair to show. Both need to be 1 or more."
-        raise ShapeError(msg)
-    rule = as_mask(mask)
-    held = list(arrays_in("mask", rule).values())
-    like = held[0] if held else choose("numpy").asarray(0)
-    xp = namespace(like)
-    q, k = (Span(0, n, n, xp.arange(n, **beside(like)), (0, n)) for n in (Q, K))
-    tile = rule.tile(q, k, xp=xp, device=beside(like).get("device"))
-    if not broadcasts_to(tile.shape[-2:], (Q, K)):
-        msg = f"the mask is {tuple(tile.shape[-2:])} in its last axes, which does not broadcast to Q={Q}, K={K}."
-        raise ShapeError(msg)
-    lead = tuple(tile.shape[:-2])
-    pairs = nested(xp.astype(xp.reshape(xp.broadcast_to(tile, (*lead, Q, K)), (-1, Q, K)), xp.float32))
-    counted = [n for n, length in enumerate(lead) if length > 1]
-    places = [str([index[n] for n in counted]) if counted else "" for index in product(*map(range, lead))]
-    return list(zip(places, pairs, strict=True))
+def _described(about: str, title: str) -> str:
+    return f"{about}: {' '.join(title.split(chr(10)))}" if title else about

@@ -6,7 +6,9 @@ Nothing of pyplot is used: a picture is a `Figure` of its own, and drawing one c
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
@@ -54,6 +56,9 @@ class Picture:
     def save(self, path: str | PathLike[str]) -> Path:
         """Write it in the format that the name ends with: .svg, .png or .html. Equal pictures are equal files.
 
+        Letters that the font DejaVu Sans lacks (Chinese, Japanese, emoji) are boxes in a .png, of which matplotlib
+        warns. In the others the reader's own fonts draw them.
+
         Raises
         ------
         errors.OptionError
@@ -84,9 +89,9 @@ class Picture:
     def svg(self) -> str:
         """The file as text: no background, the text is text, and ink is light where the reader's page is dark."""
         written = StringIO()
-        with style():
+        with style(), _of_any_letters():
             self.figure.savefig(written, format="svg", transparent=True, metadata=dict.fromkeys(NO_METADATA))
-        text = written.getvalue().replace(INK, "currentColor")
+        text = re.sub(rf"((?:fill|stroke): ){INK}\b", r"\1currentColor", written.getvalue())
         text = re.sub(r"(<style[^>]*>).*?(</style>)", rf"\1{RULES}\2", text, count=1, flags=re.DOTALL)
         named = f'<svg class="attnspec" role="img" aria-label="{escape(self.label)}" '
         return "\n".join(line.rstrip() for line in text.replace("<svg ", named, 1).splitlines()) + "\n"
@@ -99,19 +104,23 @@ class Picture:
         return self._inside()
 
 
-def style() -> AbstractContextManager[Any]:
-    """The settings that every picture is drawn and saved under. Raises where matplotlib is not installed."""
+def style(*, formulas: bool = True) -> AbstractContextManager[Any]:
+    """The settings that every picture is drawn and saved under, whatever the user's own are.
+
+    Without `formulas` a dollar in the words that are drawn is a dollar. Raises where matplotlib is not installed.
+    """
     try:
-        from matplotlib import rc_context
+        from matplotlib import style as settings
     except ImportError:
         msg = "pictures need 'matplotlib', which is not installed: pip install 'attnspec[plot]'"
         raise MissingModelError(msg) from None
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    return rc_context(
+    return settings.context(
         {
             "svg.hashsalt": "attnspec", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"], "font.size": 9,
-            "axes.titlesize": 10, "figure.facecolor": "white", **dict.fromkeys(inked, INK),
-        }
+            "axes.titlesize": 10, "figure.facecolor": "white", "text.parse_math": formulas, **dict.fromkeys(inked, INK),
+        },
+        after_reset=True,
     )  # fmt: skip
 
 
@@ -121,3 +130,17 @@ def blank(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def settle(figure: Any) -> None:
+    """Lay it out once before it is saved, and so laid out again: long names move axes, which moves the names."""
+    with _of_any_letters():
+        figure.get_layout_engine().execute(figure)
+
+
+@contextmanager
+def _of_any_letters() -> Iterator[None]:
+    """Without a warning of letters that the font lacks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+        yield

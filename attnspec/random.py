@@ -178,10 +178,14 @@ def _bernoulli(operands: Operands, shape: Shape, p: float | None) -> Array:
 
 
 def below(xp: Namespace, words: tuple[Array, Array], p: float | Array) -> Array:
-    """Whether the float32 uniform of each pair of words is below float32(p), decided on integers."""
+    """Whether the float32 uniform of each pair of words is below float32(p); a number is compared with integers."""
     drawn = shift_right(words[0] ^ words[1], 9)
     if is_number(p):
-        return drawn < math.ceil(struct.unpack("f", struct.pack("f", p))[0] * 2**23)
+        if p < 2.0**-126:  # subnormal in float32, which some frameworks take for 0
+            return drawn < (1 if p > 2.0**-150 else 0)
+        if not host_of(drawn).traced(drawn):
+            return drawn < math.ceil(struct.unpack("f", struct.pack("f", p))[0] * 2**23)
+        p = xp.zeros((), dtype=xp.float32, **beside(drawn)) + p  # it may be a symbol, which only an array rounds
     return xp.astype(drawn, xp.float32) * 2.0**-23 < xp.astype(p, xp.float32)
 
 

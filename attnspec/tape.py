@@ -161,7 +161,7 @@ class Taped(Wrapped):
             with_vjp=_with_vjp,
             taped=True,
             device_of=lambda x: inner.device_of(x.value),
-            kernels=inner.kernels,
+            kernels=tuple(kernel for kernel in inner.kernels if kernel.recorded),
             numerics=inner.numerics,
         )
 

@@ -114,6 +114,12 @@ def test_a_mask_that_differs_along_the_batch_has_a_panel_for_each():
     assert counts == [3, 2]
 
 
+def test_a_word_of_arcs_whose_weights_are_not_numbers_says_so():
+    shown = texts(plot.arcs([[nan, nan], [0.5, 0.5]], ["a", "b"]))
+    assert shown.count("nan") == 1
+    assert "nan" not in texts(plot.arcs([[0.5, 0.5]] * 2, ["a", "b"]))
+
+
 def test_arcs_join_each_query_with_the_keys_it_looks_at():
     (axes,) = plot.arcs(WEIGHTS, WORDS, least=0.2).figure.axes
     joined = {(int(arc.xyann[0]), int(arc.xy[0])) for arc in axes.texts if hasattr(arc, "xyann")}
@@ -180,6 +186,8 @@ def test_a_page_of_html_is_one_well_formed_document(tmp_path):
         (lambda: plot.heatmap([[0.5], [0.5, 0.5]]), ShapeError, r"unequal lengths: \(1,\), \(2,\)"),
         (lambda: plot.heatmap([[-3.5, 2.0]]), OptionError, "a weight is -3.5; .* before the softmax"),
         (lambda: plot.heatmap([["cat"]]), OptionError, "a weight is 'cat'"),
+        (lambda: plot.heatmap([[None]]), OptionError, "a weight is None"),
+        (lambda: plot.arcs([[b"x"]], ["a"]), OptionError, "a weight is b'x'"),
         (lambda: plot.heatmap(WEIGHTS, ["a", "b"]), OptionError, r"tokens are 2 names, \['a', 'b'\]; .* have 3"),
         (lambda: plot.heatmap(WEIGHTS, WORDS, keys=["a"]), OptionError, "keys are 1 names"),
         (lambda: plot.grid([WEIGHTS], titles=["a", "b"]), OptionError, "1 panels need a title each, got 2"),
@@ -195,6 +203,34 @@ def test_a_page_of_html_is_one_well_formed_document(tmp_path):
 def test_a_refusal_says_what_was_passed_and_what_was_needed(call, error, says):
     with pytest.raises(error, match=says):
         call()
+
+
+def test_an_array_without_numbers_is_refused_in_words():
+    torch = pytest.importorskip("torch")
+    says = r"whose numbers cannot be read .* outside"
+    with pytest.raises(DTypeError, match=rf"weights are a Tensor {says}"):
+        plot.heatmap(torch.zeros(2, 3, device="meta"))
+    with pytest.raises(DTypeError, match=rf"mask is a Tensor {says}"):
+        plot.mask_preview(torch.ones(2, 3, device="meta", dtype=torch.bool), 2, 3)
+    with pytest.raises(DTypeError, match=rf"tokens are a Tensor {says}"):
+        plot.heatmap(WEIGHTS, torch.zeros(3, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("transform", "says", "draw"),
+    [
+        ("jit", "weights are", plot.heatmap),
+        ("vmap", "weights are", plot.heatmap),
+        ("grad", "weights are", plot.heatmap),
+        ("jit", "mask is", lambda x: plot.mask_preview(x == 0, 2, 3)),
+        ("vmap", "mask is", lambda x: plot.mask_preview(x == 0, 2, 3)),
+    ],
+)
+def test_inside_a_transform_nothing_is_drawn(transform, says, draw):
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.zeros((2, 2, 3) if transform == "vmap" else (2, 3))
+    with pytest.raises(DTypeError, match=rf"{says} a \w+ whose numbers cannot be read .* outside"):
+        getattr(jax, transform)(lambda x: draw(x) and x.sum())(x)
 
 
 class Opaque:

@@ -16,7 +16,7 @@ import attnspec
 from attnspec import checkpoints
 from attnspec.backend import choose
 from attnspec.backend import numpy as backend
-from attnspec.errors import MissingModelError, OptionError, ShapeError
+from attnspec.errors import DTypeError, MissingModelError, OptionError, ShapeError
 
 VOCABULARY, LENGTHS = 31, [7, 2, 5]
 # 6 heads of 4 make 24; the head width of Llamas is free, so there the model is 18 wide.
@@ -39,9 +39,11 @@ VARIANTS = {
     "bert, relu": ("bert", {"hidden_act": "relu"}),
     "bert, tanh": ("bert", {"hidden_act": "gelu_new"}),
     "gpt2, relu": ("gpt2", {"activation_function": "relu"}),
+    "gpt2, untied": ("gpt2", {"tie_word_embeddings": False}),
     "llama, biases": ("llama", {"attention_bias": True}),
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
     "llama, gelu": ("llama", {"hidden_act": "gelu"}),
+    "llama, a window that is not its own": ("llama", {"sliding_window": 3}),
     "llama, no groups": ("llama", {"num_key_value_heads": 6}),
     "mistral, no window": ("mistral", {"sliding_window": None}),
 }
@@ -110,6 +112,53 @@ def test_tied_rows_are_held_once():
     assert "lm_head.weight" in made("llama, tied").state_dict()
     assert converted("llama, tied").head is None
     assert converted("llama").head.shape == (18, VOCABULARY)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama, tied"])
+def test_a_stored_head_that_is_not_the_rows_of_the_tokens_is_the_head(name, tmp_path):
+    model = made(name)
+    model.save_pretrained(tmp_path)
+    path = str(tmp_path / "model.safetensors")
+    save_file(
+        load_file(path)
+        | {"lm_head.weight": made("gpt2, untied").lm_head.weight[:, : model.lm_head.in_features].contiguous()},
+        path,
+    )
+    theirs = type(model).from_pretrained(tmp_path, dtype=torch.float64).eval()
+    with torch.no_grad():
+        wanted = theirs(torch.asarray(ids())).logits
+    ours = checkpoints.load(tmp_path, backend=backend)
+    assert not ours.tied
+    assert distance(ours.logits(ids()), wanted) <= tolerance(name)
+
+
+@pytest.mark.parametrize("name", ["gpt2, untied", "llama", "mistral", "qwen2"])
+def test_a_model_without_the_head_that_it_needs_is_refused(name):
+    config = made(name).config.to_dict()
+    tensors = {part: x for part, x in made(name).state_dict().items() if part != "lm_head.weight"}
+    with pytest.raises(OptionError, match=r"'lm_head\.weight' is missing, and tie_word_embeddings is false"):
+        checkpoints.convert(tensors, config, backend=backend)
+    for stored in (made(name).base_model.state_dict(), tensors | {"score.weight": torch.ones(2, 18)}):
+        alone = checkpoints.convert(stored, config, backend=backend)
+        np.testing.assert_array_equal(alone.hidden(ids()), converted(name).hidden(ids()))
+        with pytest.raises(OptionError, match="stored without its head"):
+            alone.logits(ids())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama, tied"])
+def test_a_tied_model_that_is_stored_alone_has_its_head(name):
+    alone = checkpoints.convert(made(name).base_model.state_dict(), made(name).config.to_dict(), backend=backend)
+    np.testing.assert_array_equal(alone.logits(ids()), converted(name).logits(ids()))
+
+
+def test_a_window_is_read_where_transformers_reads_it():
+    config = made("qwen2").config.to_dict() | {"sliding_window": 3}
+    del config["use_sliding_window"]
+    assert checkpoints.convert(made("qwen2").state_dict(), config, backend=backend).window is None
+    config = made("mistral").config.to_dict()
+    del config["sliding_window"]  # for which transformers takes one of its own
+    with pytest.raises(OptionError, match="'sliding_window' is missing"):
+        checkpoints.convert(made("mistral").state_dict(), config, backend=backend)
 
 
 def test_segments_of_bert_are_those_of_transformers():
@@ -253,6 +302,78 @@ def test_tensors_without_a_place_are_refused():
         checkpoints.convert(tensors, made("llama").config.to_dict(), backend=backend)
 
 
+@pytest.mark.parametrize(
+    ("name", "surplus"),
+    [
+        ("bert", "encoder.embed_scale.weight"),
+        ("bert", "scale.weight"),
+        ("gpt2", "transformer.scale.weight"),
+        ("gpt2", "lm_head.bias"),
+        ("llama", "model.embed_scale.weight"),
+        ("llama", "lm_head.bias"),
+        ("llama, tied", "lm_head.bias"),
+    ],
+)
+def test_tensors_beside_the_layers_without_a_place_are_refused(name, surplus):
+    with pytest.raises(OptionError, match=surplus):
+        checkpoints.convert(
+            made(name).state_dict() | {surplus: torch.ones(3)}, made(name).config.to_dict(), backend=backend
+        )
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "said"),
+    [
+        ("bert", {"hidden_size": 18}, "hidden_size=18 in the configuration, 24 in the tensors"),
+        ("bert", {"vocab_size": 30}, "vocab_size=30"),
+        ("gpt2", {"n_embd": 18}, "n_embd=18"),
+        ("gpt2", {"vocab_size": 30}, "vocab_size=30"),
+        ("llama", {"hidden_size": 24}, "hidden_size=24 in the configuration, 18 in the tensors"),
+        ("llama", {"head_dim": 8}, "head_dim=8 in the configuration, 4 in the tensors"),
+        (
+            "llama",
+            {"head_dim": None},
+            "head_dim=3 in the configuration, 4 in the tensors",
+        ),  # 18 / 6, as transformers has it
+        (
+            "llama",
+            {"num_attention_heads": 3, "num_key_value_heads": 1},
+            "head_dim=4 in the configuration, 8 in the tensors",
+        ),
+    ],
+    ids=str,
+)
+def test_sizes_that_the_tensors_contradict_are_refused(family, config, said):
+    with pytest.raises(ShapeError, match=said):
+        converted(family, **config)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_quantised_weights_are_refused_by_name(dtype, tmp_path):
+    made("gpt2").save_pretrained(tmp_path)
+    path, name = str(tmp_path / "model.safetensors"), "transformer.h.1.mlp.c_fc.weight"
+    tensors = load_file(path)
+    save_file(tensors | {name: tensors[name].to(dtype)}, path)
+    with pytest.raises(DTypeError, match=rf"'{name}' is stored as [FI]8"):
+        checkpoints.load(tmp_path, backend=backend)
+    with pytest.raises(DTypeError, match=f"'{name}' is stored as {str(dtype)[6:]}"):
+        checkpoints.convert(load_file(path), made("gpt2").config, backend=choose("torch"))
+
+
+def test_the_configuration_of_a_model_is_taken_as_it_is():
+    same(checkpoints.convert(made("gpt2").state_dict(), made("gpt2").config, backend=backend), converted("gpt2"))
+
+
+def test_what_is_no_mapping_is_refused():
+    model = made("gpt2")
+    with pytest.raises(DTypeError, match="tensors is a GPT2LMHeadModel"):
+        checkpoints.convert(model, model.config, backend=backend)
+    with pytest.raises(DTypeError, match="config is a str"):
+        checkpoints.convert(model.state_dict(), "config.json", backend=backend)
+    with pytest.raises(OptionError, match=r"dtype=torch\.float32: one of 'float16'.* by its name"):
+        checkpoints.convert(model.state_dict(), model.config, backend=backend, dtype=torch.float32)
+
+
 def test_a_number_that_the_configuration_lacks_is_refused_by_name():
     config = made("gpt2").config.to_dict()
     del config["n_head"]
@@ -290,6 +411,33 @@ def test_a_missing_file_is_named(missing, tmp_path):
         checkpoints.load(tmp_path, backend=backend)
 
 
+@pytest.mark.parametrize(
+    ("name", "damaged"),
+    [
+        ("config.json", b'{"model_type": '),
+        ("config.json", b"[1, 2]"),
+        ("config.json", b"\xff"),
+        ("model.safetensors", b""),
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1"),
+        ("model.safetensors.index.json", b"{}"),
+        ("model.safetensors.index.json", b'{"weight_map": 3}'),
+    ],
+)
+def test_a_damaged_file_is_named(name, damaged, tmp_path):
+    made("gpt2").save_pretrained(tmp_path)
+    (tmp_path / name).write_bytes(damaged)
+    with pytest.raises(MissingModelError, match=f"{name} is damaged"):
+        checkpoints.load(tmp_path, backend=backend)
+
+
+def test_a_file_that_ends_too_early_is_named(tmp_path):
+    made("gpt2").save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(MissingModelError, match=r"model\.safetensors is damaged.*Fetch or save it again"):
+        checkpoints.load(tmp_path, backend=backend)
+
+
 def test_the_configuration_is_read_from_the_folder(tmp_path):
     made("mistral").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -303,4 +451,4 @@ def same(one: checkpoints.Model, other: checkpoints.Model) -> None:
     assert left.keys() == right.keys()
     for name, x in left.items():
         np.testing.assert_array_equal(x, right[name])
-    assert (one.causal, one.window, one.rotary) == (other.causal, other.window, other.rotary)
+    assert (one.causal, one.tied, one.window, one.rotary) == (other.causal, other.tied, other.window, other.rotary)

@@ -145,6 +145,17 @@ def test_a_small_call_asks_the_kernels_that_take_small_calls(kernels: Any) -> No
     assert np.all(attnspec.attention(*ARRAYS, implementation="native") == 7.0)
 
 
+def test_a_kernel_that_cannot_be_recorded_never_sees_what_records(kernels: Any) -> None:
+    calls: list[Any] = []
+    kernels(_kernel(calls=calls))
+    out, _ = attnspec.vjp(attnspec.attention, *ARRAYS)
+    assert not np.any(out == 7.0)
+    assert not calls
+    kernels(replace(_kernel(calls=calls), recorded=True))
+    attnspec.vjp(attnspec.attention, *ARRAYS)
+    assert len(calls) == 1
+
+
 STRUCTS_BEFORE_THEIR_FRAMEWORK = """
 import numpy as np, attnspec
 from attnspec import host

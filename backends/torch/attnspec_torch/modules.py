@@ -14,17 +14,24 @@ training
     entries on every backend. Without one, two words are drawn from torch's generator of the device, which
     `torch.manual_seed` seeds, as `nn.Dropout` does; a checkpointed layer drops the same again.
 autocast
-    The inside is never lowered (SHAPE-3). Inputs that it has lowered before are widened to the dtype of the parameters,
-    and the result has that dtype, as of `nn.LayerNorm`. Outside of autocast mixed dtypes are what the functions say.
+    The inside is never lowered (SHAPE-3). Inputs of another dtype than the parameters, such as those that autocast has
+    lowered before, are cast to it, and the result has it; `AddAndNorm` takes the widest of its inputs and parameters.
+    float64 is left alone, and outside of autocast mixed dtypes are what the functions say.
 batch_first
     x is (B, Q, M) or (Q, M), with `batch_first=False` (Q, B, M) or (Q, M).
 torch.compile
     Compiles without a graph break, dropout included. `rng` drops the same entries as in eager mode; what torch's
-    generator gives a program of Inductor is Inductor's, as for `nn.Dropout`.
+    generator gives a program of Inductor is Inductor's, as for `nn.Dropout`. Every length has a program of its own,
+    with `dynamic=True` too, because tiles are cut by lengths: pad texts to a few of them, since torch stops at
+    `torch._dynamo.config.recompile_limit` programs. Keys and rates share a
+    program with `dynamic=True`; else the first key and rate have one, and the next another that serves those after it,
+    or for rates, with `dynamic=False` for keys too, one each. A key of arrays, `attnspec.random.wrap(words)`, is
+    never a constant.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Self, Unpack
 
 import torch
@@ -35,8 +42,8 @@ from attnspec.multihead import AttentionOptions
 from attnspec.random import Key, split
 from attnspec.shapes import number, of_type
 
-from .modules_from_torch import layer_params, multi_head_params, norm_params
-from .modules_held import Module, refuse_dropout
+from .modules_from_torch import in_its_state, layer_params, multi_head_params, norm_params
+from .modules_held import Module, of_tensors, refuse_dropout, with_named_dtype
 
 __all__ = ["AddAndNorm", "MultiHeadAttention", "TransformerLayer"]
 
@@ -79,7 +86,7 @@ class MultiHeadAttention(Module):
         cls, rng: Key, *, dropout: float = 0.0, batch_first: bool = True, device: Any = None, **sizes: Any
     ) -> Self:
         """A fresh module: `sizes` as of `MultiHeadParams.init`, and the same numbers on every backend."""
-        params = attnspec.MultiHeadParams.init(rng, like=torch.empty(0, device=device), **sizes)
+        params = attnspec.MultiHeadParams.init(rng, like=torch.empty(0, device=device), **with_named_dtype(sizes))
         return cls(params, dropout=dropout, batch_first=batch_first)
 
     @classmethod
@@ -110,13 +117,14 @@ class MultiHeadAttention(Module):
         -----
         A row that may see nothing is bo here, and NaN or bo in torch. Other rows agree to rounding, not to the bit.
         """
+        params = multi_head_params(module)
         made = cls(
-            multi_head_params(module),
+            params,
             dropout=module.dropout,
             batch_first=module.batch_first,
             sink=0.0 if module.add_zero_attn else None,
         )
-        return made.train(module.training)  # type: ignore[no-any-return]
+        return in_its_state(made, params, module)  # type: ignore[no-any-return]
 
     def forward(
         self,
@@ -179,17 +187,20 @@ class AddAndNorm(Module):
     @classmethod
     def init(cls, *, width: int, dropout: float = 0.0, device: Any = None, **options: Any) -> Self:
         """Gain 1 and offset 0; further options as of `NormParams.init`."""
-        params = attnspec.NormParams.init(width=width, like=torch.empty(0, device=device), **options)
+        params = attnspec.NormParams.init(width=width, like=torch.empty(0, device=device), **with_named_dtype(options))
         return cls(params, dropout=dropout)
 
     @classmethod
     def from_torch(cls, module: torch.nn.LayerNorm, *, dropout: float = 0.0) -> Self:
         """`module(x + dropout(sublayer_out))` of a `nn.LayerNorm` over the last axis."""
-        return cls(norm_params(module), dropout=dropout).train(module.training)  # type: ignore[no-any-return]
+        params = norm_params(module)
+        return in_its_state(cls(params, dropout=dropout), params, module)  # type: ignore[no-any-return]
 
     def forward(self, x: torch.Tensor, sublayer_out: torch.Tensor, *, rng: Key | None = None) -> torch.Tensor:
         """layer_norm(x + dropout(sublayer_out)), both (..., M)."""
-        x, sublayer_out, params = self._taken(x), self._taken(sublayer_out), self.params
+        of_tensors(x, sublayer_out)
+        wide = reduce(torch.promote_types, (a.dtype for a in (x, sublayer_out, *self.parameters())))
+        x, sublayer_out, params = self._taken(x, wide), self._taken(sublayer_out, wide), self.params
         dropout = attnspec.Dropout(self.dropout, self._rng(rng, x)) if self.training and self.dropout else None
         return attnspec.add_and_norm(x, sublayer_out, params.gamma, params.beta, eps=params.eps, dropout=dropout)
 
@@ -238,7 +249,7 @@ class TransformerLayer(Module):
         **sizes: Any,
     ) -> Self:
         """A fresh layer: `sizes` as of `LayerParams.init`, and the same numbers on every backend."""
-        params = attnspec.LayerParams.init(rng, like=torch.empty(0, device=device), **sizes)
+        params = attnspec.LayerParams.init(rng, like=torch.empty(0, device=device), **with_named_dtype(sizes))
         return cls(params, dropout=dropout, residual_dropout=residual_dropout, batch_first=batch_first)
 
     @classmethod
@@ -253,13 +264,14 @@ class TransformerLayer(Module):
         In training torch drops entries inside the feed-forward network too, between the activation and the second map,
         which the paper does not and no option here does.
         """
+        params = layer_params(module)
         made = cls(
-            layer_params(module),
+            params,
             dropout=module.self_attn.dropout,
             residual_dropout=module.dropout1.p,
             batch_first=module.self_attn.batch_first,
         )
-        return made.train(module.training)  # type: ignore[no-any-return]
+        return in_its_state(made, params, module)  # type: ignore[no-any-return]
 
     def forward(
         self,

@@ -9,16 +9,26 @@ from torch.nn import functional
 
 from attnspec import FeedForwardParams, LayerParams, MultiHeadParams, NormParams
 from attnspec.errors import DTypeError, OptionError
-from attnspec.params import Activation
+from attnspec.params import Activation, flatten
+from attnspec.struct import Struct
 
 _FUNCTIONS: dict[Any, Activation] = {
     functional.relu: "relu", torch.relu: "relu", functional.gelu: "gelu", functional.silu: "silu",
 }  # fmt: skip
 
 
+def in_its_state(made: Any, params: Struct, module: torch.nn.Module) -> Any:
+    """The module made of these parameters, in the mode of torch's, and learning where its weights learn."""
+    for name, x in flatten(params).items():
+        made.get_parameter(name).requires_grad_(x.requires_grad)
+    return made.train(module.training)
+
+
+@torch.enable_grad()  # type: ignore[untyped-decorator]
 def multi_head_params(module: torch.nn.MultiheadAttention) -> MultiHeadParams:
     """The four maps of `nn.MultiheadAttention`; keys and values of two widths are read beside one another."""
     of_class(module, torch.nn.MultiheadAttention)
+    of_class(module.out_proj, torch.nn.Linear)
     if module.bias_k is not None:
         msg = (
             "the module has add_bias_kv=True, a learned key and value that multi_head_attention lacks. "
@@ -37,9 +47,12 @@ def multi_head_params(module: torch.nn.MultiheadAttention) -> MultiHeadParams:
     return MultiHeadParams(wq, wk, wv, out.weight.T.unflatten(0, heads), bq, bk, bv, out.bias)
 
 
+@torch.enable_grad()  # type: ignore[untyped-decorator]
 def layer_params(module: torch.nn.TransformerEncoderLayer) -> LayerParams:
     """The parts of `nn.TransformerEncoderLayer`."""
-    of_class(module, torch.nn.TransformerEncoderLayer)
+    of_class(module, torch.nn.TransformerEncoderLayer, "_sa_block", "_ff_block")
+    of_class(module.linear1, torch.nn.Linear)
+    of_class(module.linear2, torch.nn.Linear)
     if module.dropout1.p != module.dropout2.p:
         msg = f"dropout1 has p={module.dropout1.p}, dropout2 {module.dropout2.p}; one rate for both sums is needed."
         raise OptionError(msg)
@@ -53,6 +66,7 @@ def layer_params(module: torch.nn.TransformerEncoderLayer) -> LayerParams:
     )
 
 
+@torch.enable_grad()  # type: ignore[untyped-decorator]
 def norm_params(module: torch.nn.LayerNorm) -> NormParams:
     """Gain, offset and eps of `nn.LayerNorm` over one axis."""
     of_class(module, torch.nn.LayerNorm)
@@ -62,11 +76,20 @@ def norm_params(module: torch.nn.LayerNorm) -> NormParams:
     return NormParams(module.weight, module.bias, "layer", module.eps)
 
 
-def of_class(module: Any, kind: type) -> None:
-    """Refuse another module, and one of a subclass that computes something of its own."""
-    if not isinstance(module, kind) or type(module).forward is not kind.forward:  # type: ignore[attr-defined]
-        msg = f"the module is {type(module).__qualname__}; {kind.__qualname__} with its own forward is needed."
+def of_class(module: Any, kind: type, *methods: str) -> None:
+    """Refuse another module, such as a quantised one, and one that computes something of its own."""
+    own = isinstance(module, kind) and all(
+        getattr(type(module), name) is getattr(kind, name) and name not in vars(module)
+        for name in ("forward", *methods)
+    )
+    if not own:
+        listed = " and ".join((", ".join(("forward", *methods[:-1])), *methods[-1:]))
+        msg = f"the module is {type(module).__qualname__}; {kind.__qualname__} with its own {listed} is needed."
         raise DTypeError(msg)
+    for part in module.modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            msg = f"{type(part).__qualname__} has forward hooks, which would not be called here. Remove them first."
+            raise OptionError(msg)
 
 
 def _activation(function: Any) -> Activation:

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from attnspec._compat import is_array
-from attnspec.errors import OptionError
+from attnspec._compat import dtype_name, is_array
+from attnspec.errors import DTypeError, OptionError
 from attnspec.multihead import AttentionOptions
 from attnspec.random import Key, wrap
 from attnspec.shapes import number
 from attnspec.struct import Struct
+
+_CAST = (torch.float16, torch.bfloat16, torch.float32)  # what autocast casts; it leaves float64 and integers alone
 
 
 class Held(torch.nn.Module):  # type: ignore[misc]
@@ -70,16 +72,21 @@ class Module(Held):
 
     def _rng(self, rng: Key | None, x: torch.Tensor) -> Key:
         """The key that the call was given, or one that torch's generator gives."""
-        if rng is not None:
-            return rng
-        return wrap(torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=x.device))
+        if rng is None:
+            return wrap(torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=x.device))
+        if torch.compiler.is_compiling() and isinstance(rng, Key) and isinstance(rng.low, int):
+            # As numbers they would be constants of the program, which were compiled anew for every key.
+            words = (torch.full((), word, dtype=torch.int32, device=x.device) for word in (rng.high, rng.low))
+            return Key(*words)
+        return rng
 
-    def _taken(self, x: torch.Tensor | None) -> Any:
-        """An input with the batch first; of the parameters' dtype, if autocast has lowered it."""
+    def _taken(self, x: torch.Tensor | None, dtype: torch.dtype | None = None) -> Any:
+        """An input with the batch first; under autocast in that dtype, the parameters' unless given."""
         if x is None:
             return None
-        own = next(self.parameters(), x).dtype
-        if x.dtype != own and torch.is_autocast_enabled(x.device.type) and torch.promote_types(x.dtype, own) == own:
+        of_tensors(x)
+        own = next(self.parameters(), x).dtype if dtype is None else dtype
+        if x.dtype != own and x.dtype in _CAST and torch.is_autocast_enabled(x.device.type):
             x = x.to(own)
         return self._turned(x)
 
@@ -92,3 +99,16 @@ def refuse_dropout(options: AttentionOptions) -> None:
     if "dropout" in options:
         msg = "dropout is an option of the module, not of a call: pass the rate to the module, and rng=key here."
         raise OptionError(msg)
+
+
+def of_tensors(*inputs: Any) -> None:
+    """Refuse the arrays of others."""
+    for x in inputs:
+        if not isinstance(x, torch.Tensor):
+            msg = f"an input is of type {type(x).__name__}; a tensor is needed. Make one with `torch.as_tensor`."
+            raise DTypeError(msg)
+
+
+def with_named_dtype(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of `init`, a dtype of torch by its name."""
+    return {name: dtype_name(value) if name == "dtype" else value for name, value in options.items()}

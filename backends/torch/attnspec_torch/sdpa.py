@@ -152,4 +152,4 @@ def _chosen(rows: Tensor, ones: Iterable[Tensor], others: Iterable[Tensor]) -> t
     return tuple(torch.where(rows if x.ndim == rows.ndim else rows[..., None], x, y) for x, y in pairs)
 
 
-SDPA = Kernel("scaled_dot_product_attention", supports, call, from_scores=small.LARGEST + 1)
+SDPA = Kernel("scaled_dot_product_attention", supports, call, recorded=True, from_scores=small.LARGEST + 1)

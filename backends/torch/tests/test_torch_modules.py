@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import copy
 import doctest
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import array_api_compat.torch as xp
 import attnspec_torch.modules
 import pytest
 import torch
 from module_cases import KEY, B, H, M, Q, layer, rows  # type: ignore[import-not-found]
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 import attnspec
 from attnspec.backend import torch as backend
 from attnspec.errors import DTypeError
+from attnspec.host import host_of
+from attnspec.random import below
 
 pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
 
@@ -174,6 +179,11 @@ def test_autocast_lowers_nothing_inside_and_what_it_lowered_before_is_widened(na
         assert torch.equal(module(*inputs), wanted)
         assert torch.equal(module(*halves), of_halves)
         assert (inputs[0] @ inputs[0].mT).dtype == torch.bfloat16
+        if name != "add-and-norm":  # which has the widest of its dtypes
+            halved = copy.deepcopy(module).to(torch.bfloat16)
+            assert torch.equal(halved(*inputs), halved(*halves))
+            with pytest.raises(DTypeError, match="one dtype"):
+                module(*(x.double() for x in inputs))
     if name != "add-and-norm":  # whose gain and offset are read in any dtype
         with pytest.raises(DTypeError, match="one dtype"):
             module(*halves)
@@ -189,6 +199,32 @@ def test_autocast_around_a_model_keeps_the_residual_wide() -> None:
         assert torch.equal(module.eval()(x, y), module(x, y.float()))
 
 
+@pytest.mark.parametrize("gain", [None, torch.float32, torch.bfloat16])
+def test_add_and_norm_under_autocast_has_the_widest_dtype(gain: torch.dtype | None) -> None:
+    x, y = rows(B, Q, M, dtype=torch.float32), rows(B, Q, M, seed=2, dtype=torch.bfloat16)
+    gamma = None if gain is None else rows(M, seed=3, dtype=gain)
+    module = backend.AddAndNorm(attnspec.NormParams(gamma))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(module(x, y), attnspec.add_and_norm(x, y.float(), gamma))
+        assert torch.equal(module(y, x), attnspec.add_and_norm(y.float(), x, gamma))
+        assert module(y, y).dtype == (gain or torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_arrays_of_others_are_refused(name: str) -> None:
+    module, inputs = modules()[name]
+    with pytest.raises(DTypeError, match="an input is of type ndarray; a tensor is needed"):
+        module(*(x.numpy() for x in inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, "float64"])
+def test_a_dtype_is_torch_s_own_or_its_name(dtype: Any) -> None:
+    sizes = {"model_width": M, "heads": H, "dtype": dtype}
+    attended, summed = backend.MultiHeadAttention.init(KEY(0), **sizes), backend.AddAndNorm.init(width=M, dtype=dtype)
+    for module in (layer(dtype=dtype), attended, summed):
+        assert {p.dtype for p in module.parameters()} == {torch.float64}
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_a_compiled_layer_is_the_eager_one_without_a_graph_break(training: bool) -> None:
     module, (x,) = modules()["layer"]
@@ -202,6 +238,32 @@ def test_a_compiled_layer_is_the_eager_one_without_a_graph_break(training: bool)
         results.append((y, *torch.autograd.grad(y.square().mean(), list(module.parameters()))))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=2.0**-18 * float(one.detach().abs().max() + 1))
+
+
+def test_a_dynamic_program_serves_all_keys_and_rates_and_there_is_one_for_each_length() -> None:
+    module, _ = modules()["attention"]
+    torch._dynamo.reset()
+    programs = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=programs)
+    calls = [(Q, 3, 0.5), (Q, 5, 0.3), (Q, 2**40 + 7, 0.1), (Q, -2, 0.7), (Q + 1, 3, 0.5), (Q + 2, 6, 0.25)]
+    with torch.no_grad():
+        for length, seed, rate in calls:
+            module.dropout = rate
+            x = rows(B, length, M, dtype=torch.float32)
+            wanted = module(x, rng=KEY(seed))
+            torch.testing.assert_close(compiled(x, rng=KEY(seed)), wanted, rtol=0, atol=2.0**-18)
+    assert programs.frame_count == len({length for length, _, _ in calls})
+
+
+@pytest.mark.parametrize("rate", [0.0, 2.0**-150, 1.1 * 2.0**-150, 2.0**-24, 0.1, 0.3 + 2.0**-30, 1.0])
+def test_a_recorded_rate_is_rounded_as_an_eager_one(rate: float) -> None:
+    words = torch.arange(2**9).repeat_interleave(3).to(torch.int32) << 23 | torch.tensor([0, 1, 2**9]).repeat(2**9)
+    words = words.to(torch.int32)
+    recorded = replace(host_of(words), traced=lambda *arrays: True)
+    eager = below(xp, (words, torch.zeros_like(words)), rate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attnspec.random, "host_of", lambda x: recorded)
+        assert torch.equal(below(xp, (words, torch.zeros_like(words)), rate), eager)
 
 
 def test_modules_say_what_they_hold() -> None:

@@ -132,12 +132,80 @@ def test_mode_and_rates_are_kept() -> None:
     assert backend.MultiHeadAttention.from_torch(nn.MultiheadAttention(M, H, dropout=0.5)).dropout == 0.5
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_what_learns_is_kept(learns: bool) -> None:
+    theirs = encoder_layer()
+    theirs.self_attn.in_proj_weight.requires_grad_(learns)
+    theirs.norm2.bias.requires_grad_(not learns)
+    with torch.no_grad():
+        ours = backend.TransformerLayer.from_torch(theirs)
+    other = {"attention.wq", "attention.wk", "attention.wv"} if not learns else {"norm_feed_forward.beta"}
+    assert {name for name, p in ours.named_parameters() if not p.requires_grad} == other
+    frozen = backend.MultiHeadAttention.from_torch(attention(kdim=C, vdim=9).requires_grad_(learns))
+    assert {p.requires_grad for p in frozen.parameters()} == {learns}
+    frozen = backend.AddAndNorm.from_torch(nn.LayerNorm(M).requires_grad_(learns))
+    assert {p.requires_grad for p in frozen.parameters()} == {learns}
+
+
 class Sums(nn.MultiheadAttention):  # type: ignore[misc]
     """Computes something else."""
 
     def forward(self, *inputs: torch.Tensor, **options: Any) -> Any:
         """The sum."""
         return sum(inputs), None
+
+
+class Blocks(nn.TransformerEncoderLayer):  # type: ignore[misc]
+    """Computes another feed-forward network."""
+
+    def _ff_block(self, x: torch.Tensor) -> torch.Tensor:
+        """The half."""
+        return x / 2
+
+
+class Wrapped(nn.Module):  # type: ignore[misc]
+    """A map that is no `nn.Linear`, as quantisers and adapters put in its place."""
+
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = inner.weight, inner.bias
+
+
+def changed(part: str, change: Callable[[nn.Module], Any]) -> Any:
+    """A layer of torch, a module in it replaced by what the change makes of it, unless that is None."""
+    theirs = encoder_layer()
+    made = change(theirs.get_submodule(part))
+    if isinstance(made, nn.Module):
+        theirs.set_submodule(part, made)
+    return theirs
+
+
+def hooked(module: nn.Module) -> None:
+    """With a hook that doubles what the module gives."""
+    module.register_forward_hook(lambda module, inputs, output: output * 2)
+
+
+@pytest.mark.parametrize("part", ["linear1", "linear2", "self_attn.out_proj"])
+def test_maps_that_are_not_linear_are_refused(part: str) -> None:
+    with pytest.raises(DTypeError, match="the module is Wrapped; Linear with its own forward is needed"):
+        backend.TransformerLayer.from_torch(changed(part, Wrapped))
+
+
+@pytest.mark.parametrize("part", ["", "linear1", "self_attn", "self_attn.out_proj", "norm2", "dropout1"])
+def test_hooks_that_would_not_be_called_are_refused(part: str) -> None:
+    with pytest.raises(OptionError, match="has forward hooks"):
+        backend.TransformerLayer.from_torch(changed(part, hooked))
+
+
+def test_blocks_and_forwards_of_their_own_are_refused() -> None:
+    with pytest.raises(
+        DTypeError, match="Blocks; TransformerEncoderLayer with its own forward, _sa_block and _ff_block"
+    ):
+        backend.TransformerLayer.from_torch(Blocks(M, H, 11))
+    theirs = encoder_layer()
+    theirs.self_attn.forward = lambda *inputs, **options: inputs
+    with pytest.raises(DTypeError, match="MultiheadAttention with its own forward"):
+        backend.TransformerLayer.from_torch(theirs)
 
 
 @pytest.mark.parametrize(
