@@ -19,6 +19,7 @@ Namespace: TypeAlias = Any
 
 BACKENDS_GROUP = "attnspec.backends"
 HOSTS_GROUP = "attnspec.hosts"
+KERNELS_GROUP = "attnspec.kernels"
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")

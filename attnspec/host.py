@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -162,11 +162,12 @@ class Host:
 DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))
 
 _entries: dict[str, EntryPoint] = {}
+_kernels: tuple[EntryPoint, ...] = tuple(entry_points(group=_compat.KERNELS_GROUP))
 _hosts: dict[str, Host] = {}
 _roots: dict[type, str] = {}
 _loading: set[str] = set()  # hosts whose import makes Structs, which asks for hosts
 _announced: list[type] = []
-_registered: set[tuple[int, type]] = set()  # several roots may share one host
+_registered: set[tuple[Callable[[type], None], type]] = set()  # several hosts may register alike
 errors: dict[str, Exception] = {}
 
 
@@ -206,6 +207,16 @@ def install(root: str, host: Host) -> None:
     _roots.clear()  # the root may be that of a type that had another
     for cls in _announced:
         _register(root, cls)
+
+
+def add_kernel(root: str, kernel: Kernel) -> None:
+    """Ask this kernel before those that the host of `root`, the root package of a framework, has.
+
+    A distribution does the same with an entry point of the group `attnspec.kernels`, whose name is that of the root (or
+    `root.anything`, where it has several) and whose value is the Kernel.
+    """
+    _ready(root)
+    install(root, replace(_hosts[root], kernels=(kernel, *_hosts[root].kernels)))
 
 
 def load_errors() -> dict[str, Exception]:
@@ -259,17 +270,32 @@ def _ready(root: str) -> None:
             host, errors[root] = DEFAULT, error
         finally:
             _loading.remove(root)
-    _hosts[root] = host
+    more = tuple(_kernels_for(root))
+    _hosts[root] = replace(host, kernels=(*more, *host.kernels)) if more else host
     for cls in _announced:
         _register(root, cls)
+
+
+def _kernels_for(root: str) -> Iterator[Kernel]:
+    """Those of other distributions; one that does not load stops nobody."""
+    for entry in _kernels:
+        if entry.name.partition(".")[0] == root:
+            try:
+                kernel = entry.load()
+                if not isinstance(kernel, Kernel):
+                    msg = f"{entry.value} is a {type(kernel).__name__}; a Kernel is needed."
+                    raise TypeError(msg)
+                yield kernel
+            except Exception as error:
+                errors[f"kernel {entry.name}"] = error
 
 
 def _register(root: str, cls: type) -> None:
     """A host that cannot register a class loses its say; it must not stop the others."""
     host = _hosts[root]
-    if (id(host), cls) in _registered:
+    if (host.register, cls) in _registered:
         return
-    _registered.add((id(host), cls))
+    _registered.add((host.register, cls))
     try:
         host.register(cls)
     except Exception as error:

@@ -18,7 +18,9 @@ capabilities = frozenset({capabilities!r})
 """
 
 
-def distribution(root: Path, name: str, points: dict[str, str], **modules: str) -> Path:
+def distribution(
+    root: Path, name: str, points: dict[str, str], group: str = "attnspec.backends", **modules: str
+) -> Path:
     """Write modules (dotted with __ for a package) and an entry point for each backend of `points`."""
     for module, text in modules.items():
         path = root / f"{module.replace('__', '/')}.py"
@@ -31,7 +33,7 @@ def distribution(root: Path, name: str, points: dict[str, str], **modules: str) 
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = [f"{backend} = {module}" for backend, module in points.items()]
-    (info / "entry_points.txt").write_text("[attnspec.backends]\n" + "\n".join(lines) + "\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(lines) + "\n")
     return root
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributions import python
+from distributions import code, distribution, python
 
 import attnspec
 from attnspec import host
@@ -154,6 +155,50 @@ def test_a_kernel_that_cannot_be_recorded_never_sees_what_records(kernels: Any) 
     kernels(replace(_kernel(calls=calls), recorded=True))
     attnspec.vjp(attnspec.attention, *ARRAYS)
     assert len(calls) == 1
+
+
+KERNEL = """
+import numpy as np
+from attnspec.host import Kernel
+
+def seven(request):
+    return np.full((*request.q.shape[:-1], request.v.shape[-1]), 7.0), None
+
+kernel = Kernel("seven", lambda request: None, seven)
+broken = "no kernel"
+"""
+
+
+def test_a_kernel_of_another_distribution_is_asked_first_and_a_broken_one_stops_nobody(tmp_path: Path) -> None:
+    points = {"numpy": "seven:kernel", "numpy.second": "seven:broken", "numpy.third": "missing:kernel"}
+    distribution(tmp_path, "attnspec-seven", points, group="attnspec.kernels", seven=KERNEL)
+    program = """
+        import numpy as np, attnspec
+        x = np.ones((3, 2))
+        assert np.all(attnspec.attention(x, x, x) == 7.0)
+        assert np.all(attnspec.attention(x, x, x, implementation="portable") == 1.0)
+        print(*sorted(attnspec.host.errors))
+    """
+    assert code(program, paths=(tmp_path,)).split("\n")[0] == "kernel numpy.second kernel numpy.third"
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_a_kernel_may_be_added_to_a_host_that_has_registered_structs(framework: str) -> None:
+    pytest.importorskip(framework)
+    program = f"""
+        import {framework}, attnspec
+        from attnspec.backend import {framework} as backend
+        from attnspec.host import Kernel, add_kernel, errors, host_of
+        attnspec.random.key(0)
+        x = backend.asarray([[[0.0]]], dtype="float32")
+        seven = Kernel("seven", lambda request: None, lambda request: (x + 7, None))
+        add_kernel(type(x).__module__.partition(".")[0], seven)
+        assert not errors, errors
+        assert float(attnspec.attention(x, x, x)[0, 0, 0]) == 7.0
+        attnspec.random.key(0)
+        assert not errors, errors
+    """
+    code(program)
 
 
 STRUCTS_BEFORE_THEIR_FRAMEWORK = """
