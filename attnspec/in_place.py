@@ -104,7 +104,7 @@ class _Part(NamedTuple):
     scaled: Request  # the same with a scale that makes of the scores what `exp` takes
     operands: Operands
     looked: bool  # all of k and v was looked at; if not, scores and out show whether they are finite
-    as_it_is: bool  # k and v need neither cleaning nor widening, and have no share in the scale
+    as_it_is: bool  # k and v need neither cleaning nor widening
     sharing: bool  # the mask and the positions are those of the whole call
 
     @classmethod
@@ -118,18 +118,22 @@ class _Part(NamedTuple):
         # One more pass over keys and values costs more than one over the scores of a few queries.
         few = request.axes.Q < _FEW and all_finite(request.q)
         operands = Operands(request.q, request.k, request.v, None, None, None) if few else FAST.prepare(request)
-        return cls(block, request, exp, scaled, operands, not few, _as_they_are(scaled, operands), sharing)
+        return cls(block, request, exp, scaled, operands, not few, _as_it_is(request, operands), sharing)
 
     def cleaned(self) -> _Part:
         """The same after a look at k and v."""
         operands = FAST.prepare(self.request)
-        return self._replace(operands=operands, looked=True, as_it_is=_as_they_are(self.scaled, operands))
+        return self._replace(operands=operands, looked=True, as_it_is=_as_it_is(self.request, operands))
 
 
-def _as_they_are(request: Request, operands: Operands) -> bool:
+def _as_it_is(request: Request, operands: Operands) -> bool:
     finite = operands.bad_k is None and operands.bad_v is None
-    wide = all(dtype_name(x) in ("float32", "float64") for x in (request.k, request.v))
-    return finite and wide and is_number(request.scale) and 2.0**-60 <= abs(request.scale) <= 1.0
+    return finite and all(dtype_name(x) in ("float32", "float64") for x in (request.k, request.v))
+
+
+def _of_queries_alone(scale: float | Array) -> bool:
+    """Whether all of the scale is multiplied into the queries."""
+    return is_number(scale) and 2.0**-60 <= abs(scale) <= 1.0
 
 
 class _Tile:
@@ -166,8 +170,12 @@ class _Tile:
 
 
 def _of_keys(request: Request, visible: Array) -> Array | None:
-    """1 and 0 (..., k, 1), if a mask says the same to all heads and queries, and there are enough of these."""
-    if visible.ndim == 0 or math.prod(visible.shape[-3:-1]) != 1 or request.axes.Q < _FEW:
+    """1 and 0 (..., k, 1), if a mask says the same to all heads and queries, and there are enough of these.
+
+    Not beside a bias, which would still be added to the scores of hidden keys, whatever it holds.
+    """
+    by_key = visible.ndim > 0 and math.prod(visible.shape[-3:-1]) == 1
+    if not by_key or request.axes.Q < _FEW or request.bias is not None:
         return None
     xp = request.xp
     rows = visible[..., None, :] if visible.ndim == 1 else visible
@@ -201,7 +209,8 @@ class _Sums:
         if tile.empty:
             return
         bias, finite, veil = tile.bias_of(request)
-        if as_it_is:
+        scale_is_in = _of_queries_alone(scaled.scale)
+        if as_it_is and scale_is_in:
             keys, values = k.of(operands.k, -2), k.of(operands.v, -2)
         else:
             keys, values = FAST.keys(scaled, operands, k)
@@ -209,7 +218,7 @@ class _Sums:
         if tile.of_keys is not None:
             # Hidden keys give exp(0) times 0: finite whatever they hold, and no pass over the scores is needed.
             keys, values, ones = keys * tile.of_keys, values * tile.of_keys, tile.of_keys
-        scores, least = self._products(keys) if as_it_is else FAST.product(scaled, self.queries, keys), None
+        scores, least = self._products(keys) if scale_is_in else FAST.product(scaled, self.queries, keys), None
         if not looked:
             least, most = float(xp.min(scores)), float(xp.max(scores))
             self.finite = self.finite and math.isfinite(least) and math.isfinite(most)
