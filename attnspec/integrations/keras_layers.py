@@ -1,6 +1,6 @@
 """Keras's `MultiHeadAttention` layer with attnspec's attention, on Keras's NumPy, JAX and PyTorch backends.
 
-from attnspec.integrations.keras_layers import MultiHeadAttention
+    from attnspec.integrations.keras_layers import MultiHeadAttention
 
 `keras.install()` reaches the layers of models that exist; this layer takes dropout and the scores from attnspec too.
 """
