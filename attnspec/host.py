@@ -49,9 +49,9 @@ class InPlace:
     """What a framework does in the place of an array whose values nobody else holds.
 
     exp, exp2
-        `exp(x, least)` is exp(x) in the place of x, 0 where that is below 2**-124: products of subnormal numbers take
-        ten times as long as others. `least`: the least of x, None where the caller has not looked. `exp2` the same with
-        2**x; None: it is not the faster of the two.
+        `exp(x, least)`: (exp(x) in the place of x, where that is below the least normal number and 0 instead, None for
+        nowhere): products of subnormal numbers take ten times as long as others. `least`: the least of x, None where
+        the caller has not looked. `exp2` the same with 2**x; None: it is not the faster of the two.
     veil, hide
         `hide(x, veil(visible, x))`: x in its place, and exactly 0 where not `visible`, whatever x is there. `visible`
         broadcasts to x; its veil serves many arrays of that dtype.
@@ -59,8 +59,8 @@ class InPlace:
         `each(function, tasks)`: `function(task)` for every task, some of them at once if there are idle cores.
     """
 
-    exp: Callable[[Array, float | None], Array]
-    exp2: Callable[[Array, float | None], Array] | None
+    exp: Callable[[Array, float | None], tuple[Array, Array | None]]
+    exp2: Callable[[Array, float | None], tuple[Array, Array | None]] | None
     veil: Callable[[Array, Array], Any]
     hide: Callable[[Array, Any], Array]
     each: Callable[[Callable[[Any], None], Sequence[Any]], None]

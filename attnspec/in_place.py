@@ -100,7 +100,7 @@ class _Part(NamedTuple):
 
     block: Block
     request: Request
-    exp: Callable[[Array, float | None], Array]
+    exp: Callable[[Array, float | None], tuple[Array, Array | None]]
     scaled: Request  # the same with a scale that makes of the scores what `exp` takes
     operands: Operands
     looked: bool  # all of k and v was looked at; if not, scores and out show whether they are finite
@@ -146,7 +146,7 @@ class _Tile:
         if self.visible is not None and bool(xp.all(self.visible)):
             self.visible = None
         self.empty = self.visible is not None and not bool(xp.any(self.visible))
-        self.of_keys = None if self.visible is None or self.empty else _of_keys(request, self.visible)
+        self.of_keys = None if self.visible is None or self.empty else _of_keys(request, self.visible, k.size)
         self.veil = None
         if not (self.visible is None or self.empty or self.of_keys is not None):
             self.veil = _operations(request).veil(self.visible, _like(request))
@@ -169,12 +169,12 @@ class _Tile:
         return found
 
 
-def _of_keys(request: Request, visible: Array) -> Array | None:
+def _of_keys(request: Request, visible: Array, keys: int) -> Array | None:
     """1 and 0 (..., k, 1), if a mask says the same to all heads and queries, and there are enough of these.
 
     Not beside a bias, which would still be added to the scores of hidden keys, whatever it holds.
     """
-    by_key = visible.ndim > 0 and math.prod(visible.shape[-3:-1]) == 1
+    by_key = visible.ndim > 0 and visible.shape[-1] == keys and math.prod(visible.shape[-3:-1]) == 1
     if not by_key or request.axes.Q < _FEW or request.bias is not None:
         return None
     xp = request.xp
@@ -182,7 +182,7 @@ def _of_keys(request: Request, visible: Array) -> Array | None:
     return turned(xp.astype(rows, _like(request).dtype))
 
 
-_FEW, _THIN = 64, 32
+_FEW = 64
 
 
 class _Sums:
@@ -200,6 +200,7 @@ class _Sums:
         self.finite = True
         bad_q = part.operands.bad_q
         self.doubtful = None if bad_q is None else q.of(bad_q, -2)
+        self.lost: Array | None = None  # rows of which an exponential was too small to be kept
 
     def take_in(self, shared: _Tile) -> None:
         """One more tile of keys."""
@@ -218,12 +219,16 @@ class _Sums:
         if tile.of_keys is not None:
             # Hidden keys give exp(0) times 0: finite whatever they hold, and no pass over the scores is needed.
             keys, values, ones = keys * tile.of_keys, values * tile.of_keys, tile.of_keys
-        scores, least = self._products(keys) if scale_is_in else FAST.product(scaled, self.queries, keys), None
+        scores = products(xp, self.queries, keys) if scale_is_in else FAST.product(scaled, self.queries, keys)
+        least = None
         if not looked:
             least, most = float(xp.min(scores)), float(xp.max(scores))
             self.finite = self.finite and math.isfinite(least) and math.isfinite(most)
         plain = bias is None and request.softcap is None
-        p = exp(scores, least) if plain else exp(FAST.score(request, scores, bias), None)
+        p, sunk = exp(scores, least) if plain else exp(FAST.score(request, scores, bias), None)
+        if sunk is not None:
+            lost = self._of_rows(sunk, tile.visible, finite)
+            self.lost = lost if self.lost is None else self.lost | lost
         for hidden in (tile.veil, veil):
             p = p if hidden is None else ops.hide(p, hidden)
         total = xp.matmul(p, ones)
@@ -237,22 +242,12 @@ class _Sums:
             self.out += out
         for flag in (operands.bad_k, operands.bad_v):
             if flag is not None:
-                self._doubt(k.of(flag, -1), tile.visible, finite)
+                bad = self._of_rows(k.of(flag, -1), tile.visible, finite)
+                self.doubtful = bad if self.doubtful is None else self.doubtful | bad
 
-    def _products(self, keys: Array) -> Array:
-        """Of the queries with the keys; for a few by keys times queries, as then a BLAS need not rearrange the keys."""
-        xp, queries = self.xp, self.queries
-        (*lead, H, q, _), G = queries.shape, keys.shape[-3]
-        if 1 < H // G * q <= _THIN:
-            of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
-            # Flat and back: a copy in the usual order, which what follows is fast in.
-            return xp.reshape(xp.reshape(turned(of_keys), (-1,)), (*lead, H, q, keys.shape[-2]))
-        return grouped_matmul(xp, queries, keys.mT)
-
-    def _doubt(self, *seen: Array | None) -> None:
-        """Rows that see a key of which all that holds are not trusted."""
-        seeing = self.xp.any(reduce(and_, (x for x in seen if x is not None)), axis=-1, keepdims=True)
-        self.doubtful = seeing if self.doubtful is None else self.doubtful | seeing
+    def _of_rows(self, *seen: Array | None) -> Array:
+        """The rows of which a pair is all that is said of it."""
+        return self.xp.any(reduce(and_, (x for x in seen if x is not None)), axis=-1, keepdims=True)
 
     def finished(self) -> Rows | None:
         """As `blocks.finished_rows`; None: the part has to be cleaned first."""
@@ -266,6 +261,8 @@ class _Sums:
             total = total + xp.exp(FAST.start(request, self.queries).reference)
         if self.doubtful is not None:
             trusted = trusted & ~self.doubtful
+        if self.lost is not None:  # beside a total of 1 what is lost is within the rounding of float's least numbers
+            trusted = trusted & ~(self.lost & (total < 1))
         least, most = float(xp.min(total)), float(xp.max(total))
         if not (least >= LEAST and most <= MOST and bool(xp.all(xp.isfinite(out)))):
             fine = (total >= LEAST) & (total <= MOST) & xp.all(xp.isfinite(out), axis=-1, keepdims=True)
@@ -273,10 +270,25 @@ class _Sums:
         out /= total
         if request.dropout is not None:
             out *= kept_scale(request.dropout, out)
-        rows = out, xp.log(total), xp.zeros_like(total), total
+        lse = xp.log(total)
+        reference = xp.round(lse)  # the walk back divides by totals, which then are near 1
+        rows = out, lse, reference, total * xp.exp(-reference)
         if trusted is True or bool(xp.all(trusted)):
             return rows
         if not looked:
             return None
         careful = finished_rows(request, EAGER, operands, q, q)
         return tuple(xp.where(trusted, x, y) for x, y in zip(rows, careful, strict=True))
+
+
+def products(xp: Any, queries: Array, keys: Array) -> Array:
+    """Of queries with keys; for a few queries by keys times queries, as then a BLAS need not rearrange the keys."""
+    (*lead, H, q, _), G = queries.shape, keys.shape[-3]
+    if 1 < H // G * q <= _THIN:
+        of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
+        # Flat and back: a copy in the usual order, which what follows is fast in.
+        return xp.reshape(xp.reshape(turned(of_keys), (-1,)), (*lead, H, q, keys.shape[-2]))
+    return grouped_matmul(xp, queries, keys.mT)
+
+
+_THIN = 32

@@ -9,7 +9,7 @@ import math
 
 from ._compat import Array, dtype_name, namespace
 from .host import beside, host_of
-from .in_place import MOST
+from .in_place import MOST, products
 from .shapes import is_number
 
 # Scores in all: so many are one tile in `in_place.py`, and a plan takes no longer than to compute more of them.
@@ -48,16 +48,18 @@ def attend(q: Array, k: Array, v: Array, scale: float | Array | None) -> Array |
     scale = 1.0 / math.sqrt(D) if scale is None else scale
     if not is_number(scale) or not 2.0**-59 * unit <= abs(scale) <= unit:
         return None
-    xp = namespace(q)
+    xp, single = namespace(q), q.ndim == 2
     with host.scope():
-        products = (q * (scale / unit)) @ k.mT
-        least = float(xp.min(products))
+        if single:
+            q, k, v = q[None, ...], k[None, ...], v[None, ...]
+        scored = products(xp, q * (float(scale) / unit), k)
+        least = float(xp.min(scored))
         if not least >= _LOW / unit:
             return None
-        p = exp(products, least)
-        total = p @ xp.ones((K, 1), dtype=p.dtype, **beside(p))
-        out = p @ v
+        p, _ = exp(scored, least)
+        total = xp.matmul(p, xp.ones((K, 1), dtype=p.dtype, **beside(p)))
+        out = xp.matmul(p, v)
         if not (float(xp.max(total)) <= MOST and math.isfinite(float(xp.sum(out)))):
             return None
         out /= total
-        return out
+        return out[0, ...] if single else out

@@ -1,8 +1,8 @@
 """attnspec as the attention of Flax's layers, linen's and nnx's: `attention_fn=flax.dot_product_attention`.
 
-    from attnspec.integrations import flax as attnspec_flax
+from attnspec.integrations import flax as attnspec_flax
 
-    nnx.MultiHeadAttention(..., attention_fn=attnspec_flax.dot_product_attention)
+nnx.MultiHeadAttention(..., attention_fn=attnspec_flax.dot_product_attention)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`keras.ops.dot_product_attention`, answered by attnspec, and the seam by which Keras's own layers and ops use it.
 
-    with attnspec.integrations.keras.install():
-        model.predict(x)
+with attnspec.integrations.keras.install():
+    model.predict(x)
 """
 
 from __future__ import annotations

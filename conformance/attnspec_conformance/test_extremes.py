@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from attnspec.errors import CacheError, DTypeError, OptionError, ShapeError
 from . import bounds, masks, oracle
 from .judges import near
 from .masks import Array
-from .problems import constant, problem
+from .problems import constant, normal, problem
 from .trials import Call
 
 
@@ -88,8 +89,10 @@ def test_a_scale_that_is_no_finite_number_is_refused(backend: Any, scale: float)
 @pytest.mark.clause("SHAPE-3")
 def test_a_numpy_scalar_is_a_number_and_does_not_widen(backend: Any) -> None:
     x = backend.asarray([[1.0]], dtype="float32")
-    out = attnspec.attention(x, x, x, scale=np.float64(0.5), softcap=np.float64(3.0), sink=np.float64(0.0))
-    assert str(out.dtype).endswith("float32")
+    options: tuple[dict[str, Any], ...] = ({}, {"softcap": np.float64(3.0), "sink": np.float64(0.0)})
+    for more in options:
+        out = attnspec.attention(x, x, x, scale=np.float64(0.5), **more)
+        assert str(out.dtype).endswith("float32")
 
 
 @pytest.mark.clause("SCORE-5")
@@ -242,3 +245,45 @@ def test_an_array_for_the_scale_counts_as_it_is_whatever_its_dtype(backend: Any)
     call, scale = problem(11, dtype="float64"), np.asarray(0.3, np.float32)
     made = (backend.asarray(x) for x in (call.q, call.k, call.v))
     within(backend, call.but(scale=float(scale)), attnspec.attention(*made, scale=backend.asarray(scale)))
+
+
+@pytest.mark.clause("SCORE-4")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("scores", "values"), [
+    ((0.0, -86.05), (0.0, 1.0)), ((-13.8, -86.4), (0.0, 1.0)), ((-13.8, -86.4), (1.0, 1e38)),
+    ((-13.8, -100.0), (0.0, 1.0)), ((68.0, 0.0), (0.0, 1e38)), ((69.5, -17.0), (0.0, 1.0)),
+    ((0.0, -90.0), (1.0, 1e38)), ((0.0, -700.0), (0.0, 1.0)),
+])  # fmt: skip
+def test_a_small_weight_counts_where_its_value_is_large_or_alone(
+    backend: Any, dtype: str, scores: tuple[float, float], values: tuple[float, float]
+) -> None:
+    if dtype == "float64" and "float64" not in backend.capabilities:
+        pytest.skip(f"{backend.name} does not declare float64")
+    q, k, v = (np.asarray(x, dtype) for x in ([[1.0]], [[s] for s in scores], [[v] for v in values]))
+    made = map(backend.asarray, (q, k, v))
+    within(backend, Call(q, k, v, dtype=dtype, scale=1.0), attnspec.attention(*made, scale=1.0))
+
+
+@pytest.mark.clause("PATH-1")
+def test_asking_for_lse_changes_no_bit_of_a_small_call_in_any_layout(backend: Any) -> None:
+    layouts: dict[str, Callable[[Any], Any]] = {
+        "as made": lambda x: x,
+        "every second column": lambda x: backend.xp.stack((x, x), axis=-1)[..., 0],
+        "a transposed view": lambda x: backend.xp.matrix_transpose(backend.xp.matrix_transpose(x) + 0.0),
+        "one row of many": lambda x: backend.xp.stack((x, x), axis=-2)[..., 0, :],
+    }
+    for lead in ((), (2,), (2, 3)):
+        for Q, K, D in ((1, 9, 64), (2, 7, 8), (3, 7, 64), (16, 5, 64), (40, 33, 24)):
+            made = [backend.asarray(normal(n, *lead, rows, D)) for n, rows in enumerate((Q, K, K))]
+            for name, laid in layouts.items():
+                arrays = [laid(x) for x in made]
+                alone, (out, _) = attnspec.attention(*arrays), attnspec.attention_with_lse(*arrays)
+                assert np.array_equal(backend.to_numpy(alone), backend.to_numpy(out)), (name, lead, Q, K, D)
+
+
+@pytest.mark.clause("MASK-2")
+def test_a_mask_may_be_broadcast_along_the_keys_alone(backend: Any) -> None:
+    call = problem(5, lead=(2,), H=2, Q=66, K=65, mask=masks.Dense(np.array([True, False]).reshape(2, 1, 1, 1)))
+    arrays = (backend.asarray(x) for x in (call.q, call.k, call.v))
+    seen = backend.asarray(np.array([True, False]).reshape(2, 1, 1, 1))
+    within(backend, call, attnspec.attention(*arrays, mask=seen))

@@ -223,6 +223,20 @@ def test_the_result_has_the_bits_of_the_plain_call(backend: Any) -> None:
     assert type(recorded) is type(x)
 
 
+@pytest.mark.clause("GRADIENT-1")
+@pytest.mark.parametrize("score", [-13.0, 0.0, 68.0])
+@pytest.mark.parametrize("power", [-60, 100])
+def test_gradients_of_attention_are_linear_in_the_cotangent_to_the_bit(backend: Any, score: float, power: int) -> None:
+    """Powers of two change no digit, unless something on the way is too large or too small."""
+    q, v = backend.asarray(np.ones((1, 1), np.float32)), backend.asarray(np.array([[1.0], [2.0]], np.float32))
+    k = backend.asarray(np.array([[score], [score - 1]], np.float32))
+    _, pull = attnspec.vjp(lambda *x: attnspec.attention(*x, scale=1.0), q, k, v)
+    one = backend.asarray(np.ones((1, 1), np.float32))
+    for x, y in zip(pull(one), pull(one * 2.0**power), strict=True):
+        expected = backend.to_numpy(x) * np.float32(2.0**power)
+        np.testing.assert_array_equal(backend.to_numpy(y), expected)
+
+
 @pytest.mark.clause("GRADIENT-6", "ERROR-1")
 def test_what_has_no_rule_is_refused_by_name(backend: Any) -> None:
     x = backend.asarray(normal(1, 3, 4))

@@ -38,7 +38,8 @@ def dtype(xp: Any, name: str) -> Any:
 
 def veil(visible: Any, like: Any) -> Any:
     """All bits set where visible, as integers of the size of the dtype."""
-    return np.negative(visible.view(np.int8), dtype=np.dtype(f"i{like.itemsize}"))
+    ones = visible.view(np.int8) != 0  # the bytes of a view of other numbers may be any
+    return np.negative(ones.view(np.int8), dtype=np.dtype(f"i{like.itemsize}"))
 
 
 def hide(x: Any, veil: Any) -> Any:
@@ -54,15 +55,17 @@ def _has_fast_exp2() -> bool:
     return all("baseline" not in targets["current"] for of in info.values() for targets in of.values())
 
 
-def _exponential(function: np.ufunc, unit: float) -> Callable[[Any, float | None], Any]:
-    """exp of scores in that unit, in their place, 0 where it is below 2**-124."""
-    near, far = -85.0 * unit, np.float32(-86.5 * unit)  # those of some more, and of some less
+def _exponential(function: np.ufunc, unit: float) -> Callable[[Any, float | None], tuple[Any, Any]]:
+    """exp of scores in that unit, in their place, and where it is 0 for being less than the least normal number."""
 
-    def exp(x: Any, least: float | None) -> Any:
-        if (x.min() if least is None else least) >= near:
-            return function(x, out=x)
-        function(np.maximum(x, far, out=x), out=x)
-        return hide(x, veil(~(x < 2.0**-124), x))
+    def exp(x: Any, least: float | None) -> tuple[Any, Any]:
+        tiny = float(np.finfo(x.dtype).tiny)
+        edge = math.log(tiny) * unit
+        if (x.min() if least is None else least) >= edge * (1.0 - 2.0**-8):
+            return function(x, out=x), None
+        function(np.maximum(x, x.dtype.type(edge - 0.5 * unit), out=x), out=x)
+        sunk = x < tiny
+        return hide(x, veil(~sunk, x)), sunk
 
     return exp
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import cache
 from importlib.util import find_spec
@@ -41,9 +41,12 @@ def each(function: Callable[[Any], None], tasks: Sequence[Any]) -> None:
                 raise
 
     with _one_each():
-        # Silence about overflow belongs to the context of the caller, and every thread needs a copy of its own.
-        helpers = [_pool(workers - 1).submit(copy_context().run, work) for _ in range(workers - 1)]
+        helpers: list[Future[None]] = []
         try:
+            with suppress(RuntimeError):  # no more threads are to be had, as when Python ends: this one does it all
+                for _ in range(workers - 1):
+                    # Silence about overflow belongs to the caller's context; every thread needs a copy of its own.
+                    helpers.append(_pool(workers - 1).submit(copy_context().run, work))
             work()
         finally:
             left.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, get_ident
@@ -135,3 +137,34 @@ def test_a_forked_process_has_a_pool_of_its_own() -> None:
         os.waitpid(child, 0)
         assert os.read(read, 5) == b"same"
         os.close(read)
+
+
+LATE = """
+import threading, time
+import numpy as np, attnspec
+from threadpoolctl import threadpool_limits
+
+threadpool_limits(3, user_api="blas")
+q = np.ones((8, 1100, 8), dtype=np.float32)
+
+def late():
+    threading.main_thread().join()
+    print(attnspec.attention(q, q, q).shape)
+
+threading.Thread(target=late).start()
+"""
+
+
+def test_a_thread_that_outlives_the_main_one_computes_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.strip() == "(8, 1100, 8)", done.stderr
+
+
+@pytest.mark.parametrize("Q", [5, 70])
+def test_a_mask_that_is_a_view_of_other_bytes_says_what_its_numbers_say(Q: int) -> None:
+    q, k, v = np.random.default_rng(3).standard_normal((3, 2, Q, 8), dtype=np.float32)
+    image = np.where(np.random.default_rng(4).random((Q, Q)) < 0.5, 255, 0).astype(np.uint8)
+    image[:, 0] = 1
+    assert np.array_equal(
+        attnspec.attention(q, k, v, mask=image.view(np.bool_)), attnspec.attention(q, k, v, mask=image != 0)
+    )

@@ -25,10 +25,11 @@ def concrete(*arrays: object) -> bool:
     return all(type(a) is _Array for a in arrays)
 
 
-def exp(x: Any, least: float | None) -> Any:
+def exp(x: Any, least: float | None) -> tuple[Any, Any]:
     """By functions of the standard, of which none writes in place."""
     y = xp.exp(x)
-    return xp.where(y < 2.0**-124, 0.0, y)
+    sunk = y < xp.finfo(x.dtype).smallest_normal
+    return xp.where(sunk, 0.0, y), sunk
 
 
 def veil(visible: Any, like: Any) -> Any:

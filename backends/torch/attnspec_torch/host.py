@@ -50,7 +50,8 @@ def concrete(*arrays: Any) -> bool:
 
     In forward mode any of them may have a tangent, which nothing but their operations sees.
     """
-    return not (torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level >= 0) and all(
+    recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return not (recorded or torch.autograd.forward_ad._current_level >= 0) and all(
         type(a) is torch.Tensor
         and a.device.type != "meta"
         and not (a.requires_grad and torch.is_grad_enabled())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,19 +11,21 @@ import torch
 from attnspec.host import InPlace
 
 
-def exp(x: Any, least: float | None) -> Any:
-    """exp, 0 where it is below 2**-124. It is faster than exp2."""
-    if x.device.type != "cpu":  # looking at a value would wait for the device
-        return x.exp_().masked_fill_(x < 2.0**-124, 0.0)
-    if (float(x.min()) if least is None else least) >= -85.0:
-        return x.exp_()
-    x.clamp_(min=-86.5).exp_()
-    return hide(x, veil(~(x < 2.0**-124), x))
+def exp(x: Any, least: float | None) -> tuple[Any, Any]:
+    """exp, and where it is 0 for being less than the least normal number. It is faster than exp2."""
+    tiny = torch.finfo(x.dtype).tiny
+    edge = math.log(tiny)
+    # To look at a value of another device would be to wait for it.
+    if x.device.type == "cpu" and (float(x.min()) if least is None else least) >= edge * (1.0 - 2.0**-8):
+        return x.exp_(), None
+    sunk = x.clamp_(min=edge - 0.5).exp_() < tiny
+    return hide(x, veil(~sunk, x)), sunk
 
 
 def veil(visible: Any, like: Any) -> Any:
     """All bits set where visible, as integers of the size of the dtype."""
-    return visible.view(torch.int8).to(torch.int64 if like.dtype == torch.float64 else torch.int32).neg_()
+    ones = visible.view(torch.int8) != 0  # the bytes of a view of other numbers may be any
+    return ones.view(torch.int8).to(torch.int64 if like.dtype == torch.float64 else torch.int32).neg_()
 
 
 def hide(x: Any, veil: Any) -> Any:
