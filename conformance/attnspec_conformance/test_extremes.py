@@ -287,3 +287,24 @@ def test_a_mask_may_be_broadcast_along_the_keys_alone(backend: Any) -> None:
     arrays = (backend.asarray(x) for x in (call.q, call.k, call.v))
     seen = backend.asarray(np.array([True, False]).reshape(2, 1, 1, 1))
     within(backend, call, attnspec.attention(*arrays, mask=seen))
+
+
+@pytest.mark.clause("MASK-6a", "MASK-6b")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e-40])
+def test_what_few_queries_or_biases_find_at_hidden_keys_changes_no_bit(backend: Any, value: float) -> None:
+    """So few that nobody looks at all keys first; and so many that hiding keys pays, which a bias has no part in."""
+    seen = np.arange(130) % 64 > 0
+    few = problem(3, lead=(), H=6, G=2, Q=2, K=130, D=40)
+    many = problem(3, lead=(), H=2, Q=66, K=130, bias=np.zeros(130, np.float32))
+    garbage = np.where(seen, np.float32(0), np.float32(value))
+    for call, changed in (
+        (few, few.but(k=few.k + garbage[:, None], v=few.v + garbage[:, None])), (many, many.but(bias=garbage)),
+    ):  # fmt: skip
+        answers = []
+        for given in (call, changed):
+            options = {"mask": backend.asarray(seen)}
+            if given.bias is not None:
+                options["bias"] = backend.asarray(given.bias)
+            out, lse = attnspec.attention_with_lse(*map(backend.asarray, (given.q, given.k, given.v)), **options)
+            answers.append((backend.to_numpy(out), backend.to_numpy(lse)))
+        assert all(np.array_equal(x, y) for x, y in zip(*answers, strict=True))

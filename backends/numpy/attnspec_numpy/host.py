@@ -59,12 +59,12 @@ def _exponential(function: np.ufunc, unit: float) -> Callable[[Any, float | None
     """exp of scores in that unit, in their place, and where it is 0 for being less than the least normal number."""
 
     def exp(x: Any, least: float | None) -> tuple[Any, Any]:
-        tiny = float(np.finfo(x.dtype).tiny)
-        edge = math.log(tiny) * unit
-        if (x.min() if least is None else least) >= edge * (1.0 - 2.0**-8):
+        # A little more than the least normal number: exponentials that are less take longer to make, too.
+        edge = math.log(float(np.finfo(x.dtype).tiny)) * unit * (1.0 - 2.0**-8)
+        if (x.min() if least is None else least) >= edge:
             return function(x, out=x), None
-        function(np.maximum(x, x.dtype.type(edge - 0.5 * unit), out=x), out=x)
-        sunk = x < tiny
+        sunk = x < edge
+        function(np.maximum(x, x.dtype.type(edge), out=x), out=x)
         return hide(x, veil(~sunk, x)), sunk
 
     return exp

@@ -12,14 +12,14 @@ from attnspec.host import InPlace
 
 
 def exp(x: Any, least: float | None) -> tuple[Any, Any]:
-    """exp, and where it is 0 for being less than the least normal number. It is faster than exp2."""
-    tiny = torch.finfo(x.dtype).tiny
-    edge = math.log(tiny)
+    """exp, and where it is 0 for being no normal number. It is faster than exp2."""
+    # A little more than the least normal number: exponentials that are less take longer to make, too.
+    edge = math.log(torch.finfo(x.dtype).tiny) * (1.0 - 2.0**-8)
     # To look at a value of another device would be to wait for it.
-    if x.device.type == "cpu" and (float(x.min()) if least is None else least) >= edge * (1.0 - 2.0**-8):
+    if x.device.type == "cpu" and (float(x.min()) if least is None else least) >= edge:
         return x.exp_(), None
-    sunk = x.clamp_(min=edge - 0.5).exp_() < tiny
-    return hide(x, veil(~sunk, x)), sunk
+    sunk = x < edge
+    return hide(x.clamp_(min=edge).exp_(), veil(~sunk, x)), sunk
 
 
 def veil(visible: Any, like: Any) -> Any:
