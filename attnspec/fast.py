@@ -224,6 +224,11 @@ def _shares(scale: float) -> tuple[float, float, list[float]]:
     return mantissa * 2.0**to_q, 2.0**to_k, [2.0**step for step in steps]
 
 
+def is_in_queries(scale: float | Array) -> bool:
+    """Whether all of the scale is multiplied into the queries."""
+    return not is_number(scale) or _shares(scale)[1:] == (1.0, [])
+
+
 def _apart(xp: Any, x: Array) -> Array:
     """x, kept from being multiplied by the next constant as well: XLA turns x a b into x (a b), which may overflow."""
     return xp.where(x < math.inf, x, math.inf)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ._compat import Array, cast, dtype_name, turned, widened
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
-from .fast import EAGER, FAST, all_finite, grouped_matmul, stacked
+from .fast import EAGER, FAST, all_finite, grouped_matmul, is_in_queries, stacked
 from .host import InPlace, beside, on
 from .numerics import Operands
 from .parts import Block, blocks
@@ -131,11 +131,6 @@ def _as_it_is(request: Request, operands: Operands) -> bool:
     return finite and all(dtype_name(x) in ("float32", "float64") for x in (request.k, request.v))
 
 
-def _of_queries_alone(scale: float | Array) -> bool:
-    """Whether all of the scale is multiplied into the queries."""
-    return is_number(scale) and 2.0**-60 <= abs(scale) <= 1.0
-
-
 class _Tile:
     """The mask and the bias of a call at a tile of scores: made once for all the parts that share it."""
 
@@ -210,7 +205,7 @@ class _Sums:
         if tile.empty:
             return
         bias, finite, veil = tile.bias_of(request)
-        scale_is_in = _of_queries_alone(scaled.scale)
+        scale_is_in = is_in_queries(scaled.scale)
         if as_it_is and scale_is_in:
             keys, values = k.of(operands.k, -2), k.of(operands.v, -2)
         else:

@@ -31,6 +31,14 @@ def test_the_examples_run(example):
         pytest.skip(str(error))
 
 
+@pytest.mark.parametrize("name", ["gradients.md", "reproducible.md"])
+def test_a_page_runs(name):
+    page = (ROOT / "docs" / name).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert blocks
+    exec(compile("\n".join(blocks), name, "exec"), {"__name__": "__main__"})
+
+
 def test_the_sessions_that_the_readme_names_exist():
     named = set(re.findall(r"nox -s \"?(\w+)", (ROOT / "README.md").read_text()))
     sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
