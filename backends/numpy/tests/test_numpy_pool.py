@@ -140,12 +140,15 @@ def test_a_forked_process_has_a_pool_of_its_own() -> None:
 
 
 LATE = """
-import threading, time
+import threading
 import numpy as np, attnspec
 from threadpoolctl import threadpool_limits
 
 threadpool_limits(3, user_api="blas")
 q = np.ones((8, 1100, 8), dtype=np.float32)
+
+attnspec.attention(q, q, q)  # the threads are there, and are told to end with the main one
+
 
 def late():
     threading.main_thread().join()
