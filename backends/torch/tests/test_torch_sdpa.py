@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -266,3 +267,19 @@ def test_programs_and_maps_are_of_plain_operations(inputs: Tensors) -> None:
         torch.func.jvp(native, inputs, inputs)
     mapped = torch.func.vmap(attnspec.attention)(*inputs)
     torch.testing.assert_close(mapped, attnspec.attention(*inputs, implementation="portable"))
+
+
+@pytest.mark.parametrize("Q", [3, 40])  # read with their opposites, and alone
+def test_a_row_whose_keys_are_all_hidden_has_no_sum(Q: int) -> None:
+    torch.manual_seed(5)
+    q, k = torch.randn(2, 6, Q, 8), torch.randn(2, 2, 7, 8)
+    seen = torch.tensor([[False, True, True, False, True, True, True], [False] * 7])[:, None, None, :]
+    for mask, empty in (
+        (attnspec.as_mask(seen), torch.zeros(Q) > 0),
+        (attnspec.as_mask(seen) & attnspec.causal(), torch.arange(Q) < 1),
+        (attnspec.padding([7, 0]) & attnspec.causal(-2), torch.arange(Q) < 2),
+    ):
+        out, lse = attnspec.attention_with_lse(q, k, k, mask=mask, implementation="native")
+        rows = torch.stack((empty, torch.ones(Q) > 0))[:, None, :].expand(2, 6, Q)
+        assert torch.equal(lse == -math.inf, rows)
+        assert torch.equal(out[rows], torch.zeros_like(out[rows]))
