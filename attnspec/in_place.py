@@ -212,8 +212,7 @@ class _Sums:
             keys, values = FAST.keys(scaled, operands, k)
         ones = xp.ones((k.size, 1), dtype=keys.dtype, **self.place)
         if tile.of_keys is not None:
-            # Hidden keys give exp(0) times 0: finite whatever they hold, and no pass over the scores is needed.
-            keys, values, ones = keys * tile.of_keys, values * tile.of_keys, tile.of_keys
+            keys, values, ones = _of_visible(tile.of_keys, keys, values)
         scores = products(xp, self.queries, keys) if scale_is_in else FAST.product(scaled, self.queries, keys)
         least = None
         if not looked:
@@ -274,6 +273,14 @@ class _Sums:
             return None
         careful = finished_rows(request, EAGER, operands, q, q)
         return tuple(xp.where(trusted, x, y) for x, y in zip(rows, careful, strict=True))
+
+
+def _of_visible(flags: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
+    """Keys, values and ones of which hidden keys have zeros.
+
+    They give exp(0) times 0, finite whatever they hold, and no pass over the scores is needed.
+    """
+    return keys * flags, values * flags, flags
 
 
 def products(xp: Any, queries: Array, keys: Array) -> Array:

@@ -26,17 +26,7 @@ def weights_hidden_by_a_product(patch):
 @breaks("MASK-6a", "test_laws")
 def keys_that_are_hidden_keep_their_scores(patch):
     """Their values count as 0, but exp of a large score is not finite."""
-
-    class Kept(np.ndarray):
-        def __mul__(self, other):
-            return self
-
-    def keys(self, request, operands, k):
-        key, value = right(self, request, operands, k)
-        return key.view(Kept), value
-
-    right = type(in_place.FAST).keys
-    patch.setattr(type(in_place.FAST), "keys", keys)
+    patch.setattr(in_place, "_of_visible", lambda flags, keys, values: (keys, values * flags, flags))
 
 
 @breaks("MASK-6a", "test_laws")
