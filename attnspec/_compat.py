@@ -28,9 +28,9 @@ SIGNED = ("int8", "int16", "int32", "int64")
 def is_array(x: object) -> TypeGuard[Array]:
     """Whether `x` looks like an array; `namespace` finds out whether it is one that can be computed with."""
     # Numbers first: `torch.compile` has symbolic ones, of which it cannot say what attributes they have.
-    if type(x) in (int, float, bool) or isinstance(x, ModuleType):
+    if x is None or type(x) in (int, float, bool) or isinstance(x, ModuleType):
         return False
-    return all(hasattr(x, name) for name in ("dtype", "shape", "ndim"))
+    return hasattr(x, "dtype") and hasattr(x, "shape") and hasattr(x, "ndim")
 
 
 class Wrapped:
@@ -109,7 +109,7 @@ def namespace(*arrays: Array) -> Namespace:
     """The Array API namespace that all the arrays share."""
     kind = type(arrays[0])
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if name in _namespaces and all(type(a) is kind for a in arrays):
+    if name in _namespaces and (len(arrays) == 1 or all(type(a) is kind for a in arrays)):
         return _namespaces[name]
     known = [_namespaces.get(f"{type(a).__module__}.{type(a).__qualname__}") for a in arrays]
     if known[0] is not None and all(xp is known[0] for xp in known):  # such as a tensor and a Parameter

@@ -32,10 +32,19 @@ class Struct:
 
 def arrays_in(name: str, value: Any) -> dict[str, Array]:
     """The arrays that a value holds, by dotted name; Structs, tuples, lists and dictionaries are looked into."""
+    found: dict[str, Array] = {}
+    _collect(found, name, value)
+    return found
+
+
+def _collect(found: dict[str, Array], name: str, value: Any) -> None:
     parts = _parts(value)
-    if parts is None:
-        return {name: value} if is_array(value) else {}
-    return {n: x for part, v in parts.items() for n, x in arrays_in(f"{name}.{part}", v).items()}
+    if parts is not None:
+        for part, x in parts.items():
+            if x is not None:
+                _collect(found, f"{name}.{part}", x)
+    elif is_array(value):
+        found[name] = value
 
 
 def with_arrays(name: str, value: Any, arrays: Mapping[str, Any]) -> Any:
