@@ -89,8 +89,8 @@ def attention(
     >>> attnspec.attention(q, k, v, mask=attnspec.causal()).round(3).tolist()
     [[1.0, 2.0], [2.34, 3.34]]
     """
-    options = (mask, bias, softcap, sink, dropout, q_positions, k_positions)
-    if implementation == "auto" and all(option is None for option in options):
+    plain = mask is None and bias is None and softcap is None and sink is None and dropout is None
+    if plain and q_positions is None and k_positions is None and implementation == "auto":
         out = small.attend(q, k, v, scale)
         if out is not None:
             return out
@@ -208,7 +208,8 @@ def _numerics(request: Request) -> Numerics:
 def _watchable(request: Request, implementation: str) -> Request:
     """Marked as portable where frameworks differentiate its operations: somebody's own bias may hold anything."""
     own = request.bias is None or request.bias.differentiable
-    return replace(request, portable=implementation == "portable" or not own)
+    portable = implementation == "portable" or not own
+    return replace(request, portable=True) if portable else request
 
 
 def _attend(request: Request, numerics: Numerics, implementation: str, *, want_lse: bool) -> tuple[Array, Array]:

@@ -16,13 +16,16 @@ Source: Dao, "FlashAttention-2", 2023.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from . import in_place_backward
 from ._compat import Array, cast, turned, widened
 from .blocks import masked_scores, row_totals
 from .derivative import summed_to
 from .dropout import keep_tile, kept_scale
+from .fast import EAGER, FAST
 from .host import on
 from .numerics import Numerics, Operands, Partial
 from .parts import Block, joined, part_of, places_of
@@ -77,20 +80,41 @@ def attend_backward(saved: Saved, numerics: Numerics) -> Gradients:
     constant, its total as exp(lse - reference): weights made of them have the right derivatives of every order. Where
     the numerics is not a plain one, whose references are other numbers, both are computed anew.
     """
-    request, (out, lse, reference, total), (g, of_lse, _, of_total) = saved
-    xp = request.xp
+    request, results, cotangents = saved
+    if numerics is FAST and in_place_backward.suits(request, cotangents):
+        found = in_place_backward.gradients(request, results, cotangents, _of_others)
+        return {name: _shaped(request.xp, x, getattr(request, name).shape) for name, x in found.items()}
     if numerics.plain is not numerics:
         numerics = numerics.plain
-        reference, total = row_totals(request, numerics)
-    of_row = xp.sum(g * out, axis=-1, keepdims=True)
-    delta = of_row - (of_lse[..., None] + of_total * total)
-    bad = xp.isnan(lse)[..., None] | xp.any(xp.isnan(out), axis=-1, keepdims=True)
-    factor = 1.0 if request.dropout is None else kept_scale(request.dropout, g)
-    rows = Rows.divided(request, (reference, total), delta, g * factor, bad=bad)
-    gradients = _walk_back(request, numerics, rows)
+        results = (*results[:2], *row_totals(request, numerics))
+    gradients = _walk_back(request, numerics, _rows(request, results, cotangents))
     if not (request.dropout is None or is_number(request.dropout.rate)):
-        gradients["dropout.rate"] = xp.sum(of_row) * factor
+        factor = kept_scale(request.dropout, results[0])
+        gradients["dropout.rate"] = request.xp.sum(cotangents[0] * results[0]) * factor
     return gradients
+
+
+def _rows(request: Request, results: Sequence[Array], cotangents: Sequence[Array]) -> Rows:
+    (out, lse, reference, total), (g, of_lse, _, of_total) = results, cotangents
+    xp = request.xp
+    delta = xp.sum(g * out, axis=-1, keepdims=True) - (of_lse[..., None] + of_total * total)
+    bad = xp.isnan(lse)[..., None] | xp.any(xp.isnan(out), axis=-1, keepdims=True)
+    g = g if request.dropout is None else g * kept_scale(request.dropout, g)
+    return Rows.divided(request, (reference, total), delta, g, bad=bad)
+
+
+def _of_others(
+    request: Request, results: Sequence[Array], cotangents: Sequence[Array], done: Array
+) -> tuple[Array, ...]:
+    """What the rows that are not done add to the gradients of q, k and v, for all leading axes of the call."""
+    xp, rows = request.xp, _rows(request, results, cotangents)
+    left = ~done & (rows.total != 0)
+    left = left if rows.bad is None else left | rows.bad
+    if not bool(xp.any(left)):
+        return ()
+    rows = rows._replace(delta=xp.where(done, 0.0, rows.delta), of_out=xp.where(done, 0.0, rows.of_out))
+    found = _over_tiles(request, EAGER, EAGER.prepare(request), rows)
+    return *EAGER.pull_scale(request, found["q"], found["k"]), found["v"]
 
 
 def weights_backward(saved: Saved, numerics: Numerics) -> Gradients:
@@ -124,25 +148,29 @@ def _place(request: Request, name: str, shape: tuple[int, ...], block: Block) ->
 
 
 def _of_part(request: Request, numerics: Numerics, whole: Rows) -> Gradients:
-    xp, spread = request.xp, _spread(request)
-    operands = numerics.prepare(request)
-    by_query = [name for name, by in spread.items() if by.by_query]
-
-    def rows(q: Span, stripe: Span, totals: Gradients) -> tuple[tuple[Array, ...], Gradients]:
-        found = _of_rows(request, numerics, operands, (q, stripe), whole.of(q))
-        return (found["q"], *(found[n] for n in by_query)), {n: x + found[n] for n, x in totals.items()}
-
-    (of_q, *biases), totals = over_queries(request, numerics, rows, _no_totals(request))
-    gradients = {"q": of_q, **dict(zip(by_query, biases, strict=True)), **totals}
+    xp, operands = request.xp, numerics.prepare(request)
+    gradients = _over_tiles(request, numerics, operands, whole)
     if not is_number(request.scale):
         unscaled = numerics.queries(replace(request, scale=1.0), operands, request.q_span(0, request.axes.Q))
-        gradients["scale"] = xp.sum(of_q * unscaled)
+        gradients["scale"] = xp.sum(gradients["q"] * unscaled)
     if not (request.sink is None or is_number(request.sink)):
         score = cast(request.sink, whole.total.dtype)[..., None, None] + xp.zeros_like(whole.total)
         gradients["sink"] = -xp.sum(numerics.exponentials(whole.part(), score) * whole.delta, axis=(-1, -2))
     gradients["q"], gradients["k"] = numerics.pull_scale(request, gradients["q"], gradients["k"])
     arrays = arrays_in("", request)
     return {name: _shaped(xp, x, arrays[f".{name}"].shape) for name, x in gradients.items()}
+
+
+def _over_tiles(request: Request, numerics: Numerics, operands: Operands, whole: Rows) -> Gradients:
+    """The gradients of what `queries` and `keys` of the numerics give, and of what scores are made of beside."""
+    by_query = [name for name, by in _spread(request).items() if by.by_query]
+
+    def rows(q: Span, stripe: Span, totals: Gradients) -> tuple[tuple[Array, ...], Gradients]:
+        found = _of_rows(request, numerics, operands, (q, stripe), whole.of(q))
+        return (found["q"], *(found[n] for n in by_query)), {n: x + found[n] for n, x in totals.items()}
+
+    (of_q, *biases), totals = over_queries(request, numerics, rows, _no_totals(request))
+    return {"q": of_q, **dict(zip(by_query, biases, strict=True)), **totals}
 
 
 def _of_rows(

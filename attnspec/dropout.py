@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from . import _compat
-from ._compat import Array, Namespace, unwrapped, widened
+from ._compat import Array, Namespace, cast, unwrapped, widened
 from .host import beside, host_of, on
-from .prng import counters, threefry2x32
+from .prng import draw, places
 from .random import Key, below, bernoulli
 from .request import Dropout, Request
 from .shapes import Shape, Span, floating, is_number
@@ -58,7 +57,7 @@ def dropped(x: Array, option: Dropout) -> Array:
         wide = widened(x)
         kept = wide * kept_scale(option, wide)
         keep = _kept(option, unwrapped(x))
-        return xp.astype(xp.where(keep, kept, 0.0), x.dtype)
+        return cast(xp.where(keep, kept, 0.0), x.dtype)
 
 
 def _kept(option: Dropout, like: Array) -> Array:
@@ -105,6 +104,5 @@ def _index(xp: Namespace, rows: Array, at: int | Array) -> Array:
 def _draw(xp: Namespace, option: Dropout, indices: Sequence[Array], whole: Shape) -> Array:
     """The entries with these indices along the axes of the whole."""
     own = [n[(..., *(None,) * (len(whole) - axis - 1))] for axis, n in enumerate(indices)]
-    strides = [math.prod(whole[axis + 1 :]) for axis in range(len(whole))]
-    words = threefry2x32((option.rng.high, option.rng.low), counters(own, strides, xp))
-    return below(xp, words, 1 - option.rate)
+    rng = option.rng.high, option.rng.low
+    return draw(rng, places(own, whole, xp), lambda *words: below(xp, words, 1 - option.rate))

@@ -83,7 +83,7 @@ class Fast:
     def score(self, request: Request, product: Array, bias: Array | None) -> Array:
         xp = request.xp
         s = product if request.softcap is None else _capped(xp, product, request.softcap)
-        return s if bias is None else s + _narrowed(xp, bias, s)
+        return s if bias is None else s + narrowed(xp, bias, s)
 
     def partial(self, part: Partial, scores: Array, v: Array, keep: Array | None) -> Partial:
         xp = namespace(scores)
@@ -269,7 +269,7 @@ def _cleaned(xp: Any, x: Array, bad: Array | None) -> Array:
     return x if bad is None else xp.where(xp.isfinite(x), x, 0.0)
 
 
-def _narrowed(xp: Any, bias: Array, scores: Array) -> Array:
+def narrowed(xp: Any, bias: Array, scores: Array) -> Array:
     """A wider bias in the dtype of the scores. A finite number stays one: it must not turn into -inf, which masks."""
     if dtype_name(bias) == "float64" and dtype_name(scores) == "float32":
         largest = float(xp.finfo(xp.float32).max)

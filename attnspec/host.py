@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from . import _compat
@@ -21,6 +20,7 @@ from ._compat import Array
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Kernel:
     `recorded`: it goes through `derivative.differentiable`, and so may be given the arrays of `attnspec.vjp`.
     `from_scores`: "auto" leaves calls with fewer scores to others, because they are faster there.
     `takes_concrete`: False where it takes no arrays that are `concrete`, such as those of a class of their own.
+    `at_once`: `at_once(q, k, v, mask, scale)`, asked before anything is checked: the out of `attention`, to the bit as
+    `call` has it, for a call without further options that shows at a glance to be right and to be supported; else None.
     """
 
     name: str
@@ -42,6 +44,16 @@ class Kernel:
     recorded: bool = False
     from_scores: int = 0
     takes_concrete: bool = True
+    at_once: Callable[[Any, Any, Any, Any, Any], Array | None] | None = None
+
+
+def _in_turn(function: Callable[[Any], None], tasks: Sequence[Any]) -> None:
+    for task in tasks:
+        function(task)
+
+
+def _one() -> int:
+    return 1
 
 
 @dataclass(frozen=True)
@@ -49,21 +61,36 @@ class InPlace:
     """What a framework does in the place of an array whose values nobody else holds.
 
     exp, exp2
-        `exp(x, least)`: (exp(x) in the place of x, where that is below the least normal number and 0 instead, None for
-        nowhere): products of subnormal numbers take ten times as long as others. `least`: the least of x, None where
-        the caller has not looked. `exp2` the same with 2**x; None: it is not the faster of the two.
+        `exp(x, least, visible=None)`: (exp(x) in the place of x; in which rows (..., 1) a visible one was too small to
+        be kept, None for none). It is exactly 0 then, and others of the row may be off by as much as that, twice the
+        least normal number: products of subnormal numbers take ten times as long as others. What is not visible may be
+        anything. `least`: no x is less; None where the caller has not looked. `visible`: broadcasts to x; None:
+        everything is. `exp2` the same with 2**x; None: it is not the faster of the two.
     veil, hide
         `hide(x, veil(visible, x))`: x in its place, and exactly 0 where not `visible`, whatever x is there. `visible`
         broadcasts to x; its veil serves many arrays of that dtype.
+    extremes
+        `extremes(x)`: (the least, the largest) of x, which is not empty, as Python numbers; NaN if there is one in x.
+    rotate
+        `rotate(x, n, spare)`: x, int32, rotated to the left by n of its bits, in its place; `spare`, an array like it,
+        is written to. None: random words are drawn by operations that write nothing.
     each
         `each(function, tasks)`: `function(task)` for every task, some of them at once if there are idle cores.
+    workers
+        How many of them, at most.
+    piece
+        `piece(x)`: of so many entries of arrays like x a few fit a core's cache; all of x where there is no such thing.
     """
 
-    exp: Callable[[Array, float | None], tuple[Array, Array | None]]
-    exp2: Callable[[Array, float | None], tuple[Array, Array | None]] | None
+    exp: Callable[..., tuple[Array, Array | None]]
+    exp2: Callable[..., tuple[Array, Array | None]] | None
     veil: Callable[[Array, Array], Any]
     hide: Callable[[Array, Any], Array]
-    each: Callable[[Callable[[Any], None], Sequence[Any]], None]
+    extremes: Callable[[Array], tuple[float, float]]
+    rotate: Callable[[Array, int, Array], None] | None = None
+    each: Callable[[Callable[[Any], None], Sequence[Any]], None] = _in_turn
+    workers: Callable[[], int] = _one
+    piece: Callable[[Array], int] = lambda x: 2**16
 
 
 def _never(*arrays: Array) -> bool:
@@ -108,6 +135,9 @@ class Host:
     scan
         `scan(step, carry, start, stop)`: the loop `carry, y = step(carry, n)` recorded once whatever its length;
         returns the last carry and the y's stacked along a new first axis. None: there is only Python's loop.
+    rows
+        `rows(x, start, size, axis)`: `x[start : start + size]` along that negative axis, for a `start` that such a loop
+        makes of its `n`. None: by `take`.
     with_vjp
         `with_vjp(forward, backward)`: the function `forward(*arrays) -> results` (a tuple of arrays), differentiated
         by `backward(arrays, results, cotangents) -> gradients`, an array or None (zero) for each of the arrays. None:
@@ -145,6 +175,7 @@ class Host:
     traced: Callable[..., bool] = _never
     run: Callable[..., Any] = _call
     scan: Callable[[Callable[[Any, Any], tuple[Any, Any]], Any, int, int], tuple[Any, Any]] | None = None
+    rows: Callable[[Array, Array, int, int], Array] | None = None
     with_vjp: Callable[..., Callable[..., Any]] | None = None
     taped: bool = False
     threefry: Callable[[tuple[Any, Any], tuple[Any, Any]], tuple[Any, Any]] | None = None
@@ -162,7 +193,7 @@ class Host:
 DEFAULT = Host(device_of=lambda x: getattr(x, "device", None))
 
 _entries: dict[str, EntryPoint] = {}
-_kernels: tuple[EntryPoint, ...] = tuple(entry_points(group=_compat.KERNELS_GROUP))
+_kernels: list[EntryPoint] = []
 _hosts: dict[str, Host] = {}
 _roots: dict[type, str] = {}
 _loading: set[str] = set()  # hosts whose import makes Structs, which asks for hosts
@@ -215,12 +246,14 @@ def add_kernel(root: str, kernel: Kernel) -> None:
     A distribution does the same with an entry point of the group `attnspec.kernels`, whose name is that of the root (or
     `root.anything`, where it has several) and whose value is the Kernel.
     """
+    _read_entries()
     _ready(root)
     install(root, replace(_hosts[root], kernels=(kernel, *_hosts[root].kernels)))
 
 
 def load_errors() -> dict[str, Exception]:
     """What went wrong with each host that does not load, those of the frameworks that are imported by now."""
+    _read_entries()
     for root in _entries:
         if root in sys.modules:
             _ready(root)
@@ -248,6 +281,7 @@ def _found_root(kind: type) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in _hosts:
         return name
+    _read_entries()
     roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
     root = next((r for r in roots if r in _entries), roots[0])
     _ready(root)
@@ -274,6 +308,19 @@ def _ready(root: str) -> None:
     _hosts[root] = replace(host, kernels=(*more, *host.kernels)) if more else host
     for cls in _announced:
         _register(root, cls)
+
+
+@cache
+def _read_entries() -> None:
+    """The entry points of hosts and kernels, at the first need of one: to read them takes longer than other imports."""
+    from importlib.metadata import entry_points
+
+    found = entry_points()
+    for entry in found.select(group=_compat.HOSTS_GROUP):
+        first = _entries.setdefault(entry.name, entry)
+        if first.value != entry.value:
+            errors[entry.name] = ImportError(f"two hosts for {entry.name!r}: {first.value}, {entry.value}")
+    _kernels[:] = found.select(group=_compat.KERNELS_GROUP)
 
 
 def _kernels_for(root: str) -> Iterator[Kernel]:
@@ -306,9 +353,3 @@ def _register(root: str, cls: type) -> None:
 # of tracing them.
 _root._dynamo_marked_constant = True  # type: ignore[attr-defined]
 announce._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-for _entry in entry_points(group=_compat.HOSTS_GROUP):
-    if _entries.setdefault(_entry.name, _entry).value != _entry.value:
-        errors[_entry.name] = ImportError(
-            f"two hosts for {_entry.name!r}: {_entries[_entry.name].value}, {_entry.value}"
-        )

@@ -17,21 +17,21 @@ from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
 
-from ._compat import Array, cast, dtype_name, turned, widened
+from ._compat import Array, cast, dtype_name, turned
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
-from .fast import EAGER, FAST, all_finite, grouped_matmul, is_in_queries, stacked
-from .host import InPlace, beside, on
+from .fast import EAGER, FAST, grouped_matmul, is_in_queries, narrowed, stacked
+from .host import beside, on
+from .in_place_tiles import FEW, Tile, like, operations, tiles_of
 from .numerics import Operands
 from .parts import Block, blocks
 from .request import Request
-from .rules import Status
 from .shapes import Span, is_number
 from .struct import arrays_in
-from .tiling import status_of
 
 _SIDE = 512
-_TASKS = 8  # at least so many, where there are so many heads: enough to keep a few cores busy
+_SHARED = 8  # parts that share the mask and the bias of their tiles, at most: they are in memory together
+_TASKS = 4  # for each worker, if there are so many: for some are longer than others
 
 # Between these totals no weight that counts beside the largest is subnormal, and none is near float32's limits.
 LEAST, MOST = 2.0**-20, 2.0**100
@@ -48,12 +48,13 @@ def suits(request: Request) -> bool:
 
 def attend(request: Request) -> Rows:
     """As `blocks.attend`."""
-    xp, axes, ops = request.xp, request.axes, _operations(request)
-    dtype, place = _like(request).dtype, on(request.device)
+    xp, axes, ops = request.xp, request.axes, operations(request)
+    dtype, place = like(request).dtype, on(request.device)
     results = [xp.empty((*axes.scores[:-1], n), dtype=dtype, **place) for n in (axes.E, 1, 1, 1)]
     rows = max(1, min(axes.Q, _SIDE))
     columns = max(1, min(axes.K, _SIDE**2 // rows))
-    parts = [_Part.of(request, block) for block in blocks(axes, max(1, _SIDE**2 // (rows * columns)))]
+    unit = _Unit.of(request)
+    parts = [_Part.of(request, unit, block) for block in blocks(axes, max(1, _SIDE**2 // (rows * columns)))]
 
     def tile(task: tuple[int, list[_Part]]) -> None:
         start, some = task
@@ -66,7 +67,7 @@ def attend(request: Request) -> Rows:
 
     if math.prod(axes.scores[:-1]):
         starts = range(0, axes.Q, rows)[::-1]  # under a causal mask the last have the most work
-        share = max(1, len(parts) * len(starts) // _TASKS)
+        share = max(1, min(_SHARED, len(parts) * len(starts) // (_TASKS * ops.workers())))
         ops.each(tile, [(start, parts[n : n + share]) for start in starts for n in range(0, len(parts), share)])
     out, lse, reference, total = results
     return out, lse[..., 0], reference, total
@@ -74,223 +75,253 @@ def attend(request: Request) -> Rows:
 
 def _rows(request: Request, q: Span, columns: int, parts: list[_Part]) -> list[Rows | None]:
     """The results of some parts for a tile of queries, None where a part has to be cleaned first."""
-    sums = [_Sums(part, q) for part in parts]
-    for n in range(0, request.axes.K, columns):
-        k = request.k_span(n, min(columns, request.axes.K - n))
-        status = status_of(request, q, k)
-        if status != "none":
-            shared = _Tile(request, q, k, status)
+    sums, light = [_Sums(part, q) for part in parts], []
+    for found in tiles_of(request, q, columns):
+        tile = Tile(request, *found)
+        if tile.veil is None and request.bias is None:
+            light.append(tile)
+        else:
             for of_part in sums:
-                of_part.take_in(shared)
+                of_part.take_in(tile)
+    # Where parts share nothing large they go one by one, so that queries and sums stay in the cache.
+    for of_part in sums:
+        for tile in light:
+            of_part.take_in(tile)
     return [of_part.finished() for of_part in sums]
 
 
-def _operations(request: Request) -> InPlace:
-    assert request.host.in_place is not None
-    return request.host.in_place
+class _Unit(NamedTuple):
+    """How a call's exponentials are computed."""
 
+    exp: Callable[[Array, float | None, Array | None], tuple[Array, Array | None]]
+    scaled: Request  # with a scale that makes of the scores what `exp` takes
+    is_in_queries: bool  # all of that scale
 
-def _like(request: Request) -> Array:
-    """In the dtype of the computation."""
-    return widened(request.q[..., :0, :0])
+    @classmethod
+    def of(cls, request: Request) -> _Unit:
+        ops = operations(request)
+        if ops.exp2 is None or request.bias is not None or request.softcap is not None:
+            return cls(ops.exp, request, is_in_queries(request.scale))
+        scale = request.scale if is_number(request.scale) else cast(request.scale, like(request).dtype)
+        scale = scale / math.log(2.0)
+        return cls(ops.exp2, replace(request, scale=scale), is_in_queries(scale))
 
 
 class _Part(NamedTuple):
     """A block of the axes (..., H), computed as one."""
 
+    whole: Request
+    unit: _Unit
     block: Block
-    request: Request
-    exp: Callable[[Array, float | None], tuple[Array, Array | None]]
-    scaled: Request  # the same with a scale that makes of the scores what `exp` takes
+    request: Request  # of the block, scaled
     operands: Operands
-    looked: bool  # all of k and v was looked at; if not, scores and out show whether they are finite
-    as_it_is: bool  # k and v need neither cleaning nor widening
+    looked: bool  # all of q, k and v was looked at; if not, what comes out shows whether they are finite
+    longest: dict[int, float]  # the lengths of the longest keys of tiles
+    as_it_is: bool  # k and v need neither cleaning nor widening nor scaling
     sharing: bool  # the mask and the positions are those of the whole call
 
     @classmethod
-    def of(cls, whole: Request, block: Block) -> _Part:
-        request = whole.part(block)
-        exp, exp2, scaled = _operations(whole).exp, _operations(whole).exp2, request
-        if exp2 is not None and whole.bias is None and whole.softcap is None:
-            scale = request.scale if is_number(request.scale) else cast(request.scale, _like(request).dtype)
-            exp, scaled = exp2, replace(request, scale=scale / math.log(2.0))
+    def of(cls, whole: Request, unit: _Unit, block: Block) -> _Part:
+        request = unit.scaled.part(block)
         sharing = all(getattr(request, n) is getattr(whole, n) for n in ("mask", "q_positions", "k_positions"))
-        # One more pass over keys and values costs more than one over the scores of a few queries.
-        few = request.axes.Q < _FEW and all_finite(request.q)
-        operands = Operands(request.q, request.k, request.v, None, None, None) if few else FAST.prepare(request)
-        return cls(block, request, exp, scaled, operands, not few, _as_it_is(request, operands), sharing)
+        as_given = Operands(request.q, request.k, request.v, None, None, None)
+        part = cls(
+            whole, unit, block, request, as_given, False, {}, unit.is_in_queries and _as_it_is(as_given), sharing
+        )
+        return part if unit.is_in_queries else part.cleaned()
 
     def cleaned(self) -> _Part:
-        """The same after a look at k and v."""
+        """The same after a look at its arrays."""
         operands = FAST.prepare(self.request)
-        return self._replace(operands=operands, looked=True, as_it_is=_as_it_is(self.request, operands))
+        as_it_is = self.unit.is_in_queries and _as_it_is(operands)
+        return self._replace(operands=operands, looked=True, as_it_is=as_it_is)
 
 
-def _as_it_is(request: Request, operands: Operands) -> bool:
+def _as_it_is(operands: Operands) -> bool:
     finite = operands.bad_k is None and operands.bad_v is None
-    return finite and all(dtype_name(x) in ("float32", "float64") for x in (request.k, request.v))
-
-
-class _Tile:
-    """The mask and the bias of a call at a tile of scores: made once for all the parts that share it."""
-
-    def __init__(self, request: Request, q: Span, k: Span, status: Status) -> None:
-        xp, place = request.xp, {"xp": request.xp, "device": request.device}
-        self.request, self.q, self.k, self.status = request, q, k, status
-        self.visible = None if request.mask is None or status == "all" else request.mask.tile(q, k, **place)
-        if self.visible is not None and bool(xp.all(self.visible)):
-            self.visible = None
-        self.empty = self.visible is not None and not bool(xp.any(self.visible))
-        self.of_keys = None if self.visible is None or self.empty else _of_keys(request, self.visible, k.size)
-        self.veil = None
-        if not (self.visible is None or self.empty or self.of_keys is not None):
-            self.veil = _operations(request).veil(self.visible, _like(request))
-        self.biases = None if request.bias is None else request.bias.tiles(q, k, **place)
-        self.bias = (None, None, None)
-
-    def bias_of(self, part: Request) -> tuple[Array | None, Array | None, Any]:
-        """(its tile for a part, where that is not -inf, the veil of that), None for none."""
-        if self.biases is None or part.bias is None:
-            return None, None, None
-        if part.bias is self.request.bias and self.bias[0] is not None:
-            return self.bias
-        bias, finite = self.biases(part.bias), None
-        if part.bias.status(self.q, self.k) != "all":
-            finite = bias != -math.inf
-            finite = None if bool(part.xp.all(finite)) else finite
-        found = bias, finite, None if finite is None else _operations(part).veil(finite, _like(part))
-        if part.bias is self.request.bias:
-            self.bias = found
-        return found
-
-
-def _of_keys(request: Request, visible: Array, keys: int) -> Array | None:
-    """1 and 0 (..., k, 1), if a mask says the same to all heads and queries, and there are enough of these.
-
-    Not beside a bias, which would still be added to the scores of hidden keys, whatever it holds.
-    """
-    by_key = visible.ndim > 0 and visible.shape[-1] == keys and math.prod(visible.shape[-3:-1]) == 1
-    if not by_key or request.axes.Q < _FEW or request.bias is not None:
-        return None
-    xp = request.xp
-    rows = visible[..., None, :] if visible.ndim == 1 else visible
-    return turned(xp.astype(rows, _like(request).dtype))
-
-
-_FEW = 64
+    return finite and all(dtype_name(x) in ("float32", "float64") for x in (operands.k, operands.v))
 
 
 class _Sums:
     """What the rows of a part have summed up so far."""
 
     def __init__(self, part: _Part, q: Span) -> None:
-        request, self.xp, self.ops = part.request, part.request.xp, _operations(part.request)
-        self.part, self.q = part, q if part.sharing else request.q_span(q.start, q.size)
-        self.queries = FAST.queries(part.scaled, part.operands, q)
-        self.place, lead = beside(self.queries), request.axes.lead
+        request, self.part = part.request, part
+        self.xp, self.ops = request.xp, operations(request)
+        self.q = q if part.sharing else request.q_span(q.start, q.size)
+        self.queries = FAST.queries(request, part.operands, q)
+        lead = request.axes.lead
         if self.queries.shape[:-3] != lead:
-            self.queries = self.queries + self.xp.zeros((*lead, 1, 1, 1), dtype=self.queries.dtype, **self.place)
+            zeros = self.xp.zeros((*lead, 1, 1, 1), dtype=self.queries.dtype, **beside(self.queries))
+            self.queries = self.queries + zeros
+        self.few = request.axes.Q < FEW
+        self.longest = math.inf if self.few or part.looked else _longest(self.xp, self.queries)
         self.total: Array | None = None
         self.out: Array | None = None
         self.finite = True
-        bad_q = part.operands.bad_q
-        self.doubtful = None if bad_q is None else q.of(bad_q, -2)
+        self.doubtful: Array | None = None
         self.lost: Array | None = None  # rows of which an exponential was too small to be kept
+        if part.operands.bad_q is not None:
+            self.doubtful = self._marked(None, q.of(part.operands.bad_q, -2), _ALL)
 
-    def take_in(self, shared: _Tile) -> None:
-        """One more tile of keys."""
-        (_, request, exp, scaled, operands, looked, as_it_is, sharing), q = self.part, self.q
-        xp, ops, k = self.xp, self.ops, shared.k
-        tile = shared if sharing else _Tile(request, q, request.k_span(k.start, k.size), shared.status)
-        if tile.empty:
+    def take_in(self, shared: Tile) -> None:
+        """One more tile."""
+        part, request, operands, k = self.part, self.part.request, self.part.operands, shared.k
+        tile = shared if part.sharing else shared.of(request)
+        if tile.empty or not self.finite:
             return
-        bias, finite, veil = tile.bias_of(request)
-        scale_is_in = is_in_queries(scaled.scale)
-        if as_it_is and scale_is_in:
+        xp, ops = self.xp, self.ops
+        rows = _ALL if tile.q.size == self.q.size else slice(tile.q.start - self.q.start, tile.q.stop - self.q.start)
+        queries = self.queries if rows is _ALL else self.queries[..., rows, :]
+        if part.as_it_is:
             keys, values = k.of(operands.k, -2), k.of(operands.v, -2)
         else:
-            keys, values = FAST.keys(scaled, operands, k)
-        ones = xp.ones((k.size, 1), dtype=keys.dtype, **self.place)
+            keys, values = FAST.keys(request, operands, k)
+        least = self._least(k, keys)
+        if self._vanishes(tile, least, values):
+            everything = xp.ones((1, 1), dtype=xp.bool, **beside(queries))
+            self.lost = self._marked(self.lost, self._of_rows(everything, tile.visible), rows)
+            return
         if tile.of_keys is not None:
-            keys, values, ones = _of_visible(tile.of_keys, keys, values)
-        scores = products(xp, self.queries, keys) if scale_is_in else FAST.product(scaled, self.queries, keys)
-        least = None
-        if not looked:
-            least, most = float(xp.min(scores)), float(xp.max(scores))
-            self.finite = self.finite and math.isfinite(least) and math.isfinite(most)
-        plain = bias is None and request.softcap is None
-        p, sunk = exp(scores, least) if plain else exp(FAST.score(request, scores, bias), None)
-        if sunk is not None:
-            lost = self._of_rows(sunk, tile.visible, finite)
-            self.lost = lost if self.lost is None else self.lost | lost
+            keys, values = _of_visible(tile.of_keys, keys, values)
+        scores = products(xp, queries, keys) if part.unit.is_in_queries else FAST.product(request, queries, keys)
+        if least is None and not part.looked:
+            least, most = ops.extremes(scores)
+            self.finite = math.isfinite(least) and math.isfinite(most)
+        bias, finite, veil = tile.bias_of(request)
+        if request.softcap is not None or bias is not None:
+            scores, least = _plus(xp, FAST.score(request, scores, None), bias), None
+        p, lost = part.unit.exp(scores, least, _both(tile.visible, finite))
+        if lost is not None:
+            self.lost = self._marked(self.lost, lost, rows)
         for hidden in (tile.veil, veil):
             p = p if hidden is None else ops.hide(p, hidden)
-        total = xp.matmul(p, ones)
+        total = xp.matmul(p, tile.ones)
         if request.dropout is not None:
-            p = ops.hide(p, ops.veil(keep_tile(request.dropout, request, q, k), p))
-        out = grouped_matmul(xp, p, values)
-        if self.total is None or self.out is None:
-            self.total, self.out = total, out
-        else:
-            self.total += total
-            self.out += out
+            p = ops.hide(p, ops.veil(keep_tile(request.dropout, request, tile.q, k), p))
+        self._add(total, grouped_matmul(xp, p, values), rows)
         for flag in (operands.bad_k, operands.bad_v):
             if flag is not None:
-                bad = self._of_rows(k.of(flag, -1), tile.visible, finite)
-                self.doubtful = bad if self.doubtful is None else self.doubtful | bad
+                seen = self._of_rows(k.of(flag, -1), tile.visible, finite)
+                self.doubtful = self._marked(self.doubtful, seen, rows)
+
+    def _least(self, k: Span, keys: Array) -> float | None:
+        """No score is less, by Cauchy and Schwarz; None where the scores themselves have to be looked at.
+
+        Hidden keys are in it. It decides about nothing but how exp is computed, whose bits are the same in every way.
+        """
+        if self.few or self.part.looked:
+            return None
+        longest = self.part.longest
+        if k.start not in longest:
+            longest[k.start] = _longest(self.xp, keys)
+        least = -self.longest * longest[k.start] * (1.0 + 2.0**-10)
+        self.finite = math.isfinite(least)
+        return least
+
+    def _vanishes(self, tile: Tile, least: float | None, values: Array) -> bool:
+        """Whether nothing is left of a tile's exponentials, and nothing in its values is NaN or infinite."""
+        request = self.part.request
+        bias = request.bias
+        if bias is None or least is None or request.softcap is not None or not request.axes.E:
+            return False
+        most = bias.most(tile.q, tile.k)
+        edge = math.log(float(self.xp.finfo(values.dtype).smallest_normal)) - 2.0**-20 * (abs(most) - least)
+        return most - least < edge and all(map(math.isfinite, self.ops.extremes(values)))
+
+    def _add(self, total: Array, out: Array, rows: slice) -> None:
+        if rows is _ALL and self.total is None:
+            self.total, self.out = total, out
+            return
+        if self.total is None or self.out is None:
+            shapes = ((*x.shape[:-2], self.q.size, x.shape[-1]) for x in (total, out))
+            self.total, self.out = (self.xp.zeros(shape, dtype=out.dtype, **beside(out)) for shape in shapes)
+        for x, more in ((self.total, total), (self.out, out)):
+            some = x[..., rows, :]
+            some += more
 
     def _of_rows(self, *seen: Array | None) -> Array:
         """The rows of which a pair is all that is said of it."""
         return self.xp.any(reduce(and_, (x for x in seen if x is not None)), axis=-1, keepdims=True)
 
+    def _marked(self, so_far: Array | None, more: Array, rows: slice) -> Array:
+        if so_far is None:
+            shape = (*self.queries.shape[:-1], 1)
+            so_far = self.xp.zeros(shape, dtype=self.xp.bool, **beside(self.queries))
+        some = so_far[..., rows, :]
+        some |= more
+        return so_far
+
     def finished(self) -> Rows | None:
         """As `blocks.finished_rows`; None: the part has to be cleaned first."""
-        request, operands, looked, q = self.part.request, self.part.operands, self.part.looked, self.q
-        xp, total, out = self.xp, self.total, self.out
+        part, xp, total, out = self.part, self.xp, self.total, self.out
         if total is None or out is None or not self.finite:
-            return finished_rows(request, EAGER, operands, q, q) if looked else None
+            return self._careful() if part.looked else None
         trusted: Array | bool = True
-        if request.sink is not None:
+        if part.request.sink is not None:
             trusted = total > 0
-            total = total + xp.exp(FAST.start(request, self.queries).reference)
+            total = total + xp.exp(FAST.start(part.request, self.queries).reference)
         if self.doubtful is not None:
             trusted = trusted & ~self.doubtful
         if self.lost is not None:  # beside a total of 1 what is lost is within the rounding of float's least numbers
             trusted = trusted & ~(self.lost & (total < 1))
-        least, most = float(xp.min(total)), float(xp.max(total))
+        least, most = self.ops.extremes(total)
         if not (least >= LEAST and most <= MOST and bool(xp.all(xp.isfinite(out)))):
             fine = (total >= LEAST) & (total <= MOST) & xp.all(xp.isfinite(out), axis=-1, keepdims=True)
             trusted = trusted & fine
         out /= total
-        if request.dropout is not None:
-            out *= kept_scale(request.dropout, out)
+        if part.request.dropout is not None:
+            out *= kept_scale(part.request.dropout, out)
         lse = xp.log(total)
         reference = xp.round(lse)  # the walk back divides by totals, which then are near 1
         rows = out, lse, reference, total * xp.exp(-reference)
         if trusted is True or bool(xp.all(trusted)):
             return rows
-        if not looked:
+        if not part.looked:
             return None
-        careful = finished_rows(request, EAGER, operands, q, q)
-        return tuple(xp.where(trusted, x, y) for x, y in zip(rows, careful, strict=True))
+        return tuple(xp.where(trusted, x, y) for x, y in zip(rows, self._careful(), strict=True))
+
+    def _careful(self) -> Rows:
+        """The rows by the walk that subtracts their maxima."""
+        request = self.part.whole.part(self.part.block)
+        return finished_rows(request, EAGER, self.part.operands, self.q, self.q)
 
 
-def _of_visible(flags: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Keys, values and ones of which hidden keys have zeros.
+_ALL = slice(None)
+
+
+def _both(a: Array | None, b: Array | None) -> Array | None:
+    """Where both are true; None is true everywhere."""
+    return b if a is None else a if b is None else a & b
+
+
+def _longest(xp: Any, rows: Array) -> float:
+    return math.sqrt(float(xp.max(xp.vecdot(rows, rows))))
+
+
+def _plus(xp: Any, scores: Array, bias: Array | None) -> Array:
+    """Scores with a bias, in their place."""
+    if bias is not None:
+        scores += narrowed(xp, bias, scores)
+    return scores
+
+
+def _of_visible(flags: Array, keys: Array, values: Array) -> tuple[Array, Array]:
+    """Keys and values of which hidden keys have zeros.
 
     They give exp(0) times 0, finite whatever they hold, and no pass over the scores is needed.
     """
-    return keys * flags, values * flags, flags
+    return keys * flags, values * flags
 
 
 def products(xp: Any, queries: Array, keys: Array) -> Array:
-    """Of queries with keys; for a few queries by keys times queries, as then a BLAS need not rearrange the keys."""
-    (*lead, H, q, _), G = queries.shape, keys.shape[-3]
-    if 1 < H // G * q <= _THIN:
+    """Of queries with keys; of a few with many by keys times queries, as then a BLAS need not rearrange the keys."""
+    (*lead, H, q, _), (G, k, width) = queries.shape, keys.shape[-3:]
+    if 1 < H // G * q <= _THIN and k * width >= _MANY:
         of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
         # Flat and back: a copy in the usual order, which what follows is fast in.
-        return xp.reshape(xp.reshape(turned(of_keys), (-1,)), (*lead, H, q, keys.shape[-2]))
-    return grouped_matmul(xp, queries, keys.mT)
+        return xp.reshape(xp.reshape(turned(of_keys), (-1,)), (*lead, H, q, k))
+    return queries @ keys.mT if H == G else grouped_matmul(xp, queries, keys.mT)
 
 
-_THIN = 32
+_THIN, _MANY = 32, 2**15

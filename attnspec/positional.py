@@ -44,7 +44,7 @@ class Alibi(Term):
     def tiles(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Callable[[Any], Array]:
         # Wide enough for the distances: 2049 is no float16, and a bias must not overflow into a mask.
         dtype = self.dtype if isinstance(self.slopes, tuple) else dtype_name(widened(self.slopes))
-        distance = xp.astype(xp.abs(_ahead(self, q, k, xp, device)), getattr(xp, dtype))
+        distance = xp.abs(_ahead(self, q, k, xp, device, getattr(xp, dtype)))
 
         def tile(part: Alibi) -> Array:
             if part.offset is not self.offset:
@@ -59,6 +59,12 @@ class Alibi(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         return "all" if isinstance(self.slopes, tuple) else "some"
 
+    def most(self, q: Span, k: Span, /) -> float:
+        ahead = _bounds(self, q, k)
+        if ahead is None or not isinstance(self.slopes, tuple):
+            return math.inf
+        return -min(self.slopes) * max(0, ahead[0], -ahead[1])
+
     def part(self, block: Block) -> Term:
         slopes, offset = part_of(self.slopes, block[-1:], 0), _offset_of(self.offset, block)
         return replace(self, slopes=slopes, offset=offset)
@@ -69,7 +75,7 @@ class Alibi(Term):
     def pull(self, g: Array, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> dict[str, Array]:
         if isinstance(self.slopes, tuple):
             return {}
-        distance = xp.astype(xp.abs(_ahead(self, q, k, xp, device)), g.dtype)
+        distance = xp.abs(_ahead(self, q, k, xp, device, g.dtype))
         return {"slopes": -xp.reshape(summed_to(g * distance, (g.shape[-3], 1, 1)), (g.shape[-3],))}
 
 
@@ -135,11 +141,29 @@ def _offset_of(offset: Ints, block: Block) -> Ints:
     return offset if isinstance(offset, int) else part_of(offset, block[:-1], 0)
 
 
-def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any) -> Array:
-    """j - i - offset as integers (..., 1, q, k)."""
-    shift = k.total - q.total if rule.align == "end" else 0
+def _ahead(rule: Alibi | Relative, q: Span, k: Span, xp: Namespace, device: Any, dtype: Any = None) -> Array:
+    """j - i - offset (..., 1, q, k), as integers or in that dtype."""
     offset = per_batch(clamped(rule.offset), 3, xp, device)
-    return k.index[..., None, None, :] - q.index[..., None, :, None] - (offset + shift)
+    of_k, of_q = k.index[..., None, None, :] - (offset + _shift(rule, q, k)), q.index[..., None, :, None]
+    places = (*(_bounds(rule, q, k) or ()), *(q.bounds or ()), *(k.bounds or ()))
+    if dtype is not None and len(places) == 6 and max(map(abs, places)) < _EXACT:
+        return xp.astype(of_k, dtype) - xp.astype(of_q, dtype)
+    return of_k - of_q if dtype is None else xp.astype(of_k - of_q, dtype)
+
+
+_EXACT = 2**23  # whole numbers up to here, and their differences, are float32
+
+
+def _bounds(rule: Alibi | Relative, q: Span, k: Span) -> tuple[int, int] | None:
+    """(least, most) of j - i - offset, None where that is known only as an array."""
+    if q.bounds is None or k.bounds is None or type(rule.offset) is not int:
+        return None
+    shift = clamped(rule.offset) + _shift(rule, q, k)
+    return k.bounds[0] - (q.bounds[1] - 1) - shift, k.bounds[1] - 1 - q.bounds[0] - shift
+
+
+def _shift(rule: Alibi | Relative, q: Span, k: Span) -> int:
+    return k.total - q.total if rule.align == "end" else 0
 
 
 def _log_threshold(exact: int, most: int, step: int, steps: int) -> int:

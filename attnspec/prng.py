@@ -7,16 +7,54 @@ copies of the sign masked off. Source: Salmon, Moraes, Dror, Shaw, "Parallel ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._compat import Array, Namespace
+from ._compat import Array, Namespace, namespace
 from .host import host_of
 
 Word = int | Array
 
 GROUPS, ROTATIONS = 5, ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+
+
+LEAST = 2**12  # of fewer words the time goes into calls, of which `rounds` has as many
+
+
+def draw(rng: tuple[Word, Word], counter: tuple[Word, Array], of_words: Callable[[Word, Word], Array]) -> Array:
+    """`of_words(*threefry2x32(rng, counter))`, for a function of the two words of each entry and of no others."""
+    arrays = [word for word in (*counter, *rng) if not isinstance(word, int)]
+    host, (high, low) = host_of(counter[1]), counter
+    ops = host.in_place
+    if ops is None or ops.rotate is None or not host.concrete(*arrays) or math.prod(low.shape) < LEAST:
+        return of_words(*threefry2x32(rng, counter))
+    xp, shape, ks = namespace(low), low.shape, (int(rng[0]), int(rng[1]))
+    high, low = high if isinstance(high, int) else xp.reshape(high, (-1,)), xp.reshape(low, (-1,))
+    parts, size = [], ops.piece(low)
+    for start in range(0, low.shape[0], size):
+        part = slice(start, start + size)
+        # The hundred operations pass over what stays in a core's cache.
+        words = _rounds_in_place(ks, (high if isinstance(high, int) else high[part], low[part]), ops.rotate)
+        parts.append(of_words(*words))
+    return xp.reshape(xp.concat(parts), shape)
+
+
+def _rounds_in_place(rng: tuple[int, int], counter: tuple[Word, Array], rotate: Callable[..., None]) -> tuple[Any, Any]:
+    """`rounds` for a key of numbers, in two arrays and a spare one."""
+    ks, spare = schedule(rng), namespace(counter[1]).empty_like(counter[1])
+    x1 = counter[1] + ks[1]
+    x0 = namespace(x1).zeros_like(x1)
+    x0 += wrap(counter[0] + ks[0])
+    for n in range(GROUPS):
+        for r in ROTATIONS[n % 2]:
+            x0 += x1
+            rotate(x1, r, spare)
+            x1 ^= x0
+        x0 += ks[(n + 1) % 3]
+        x1 += wrap(ks[(n + 2) % 3] + (n + 1))
+    return x0, x1
 
 
 def threefry2x32(rng: tuple[Word, Word], counter: tuple[Word, Word]) -> tuple[Word, Word]:
@@ -61,6 +99,20 @@ def shift_right(x: Word, n: Any) -> Word:
 
 def _rotate_left(x: Word, r: Any) -> Word:
     return wrap(x << r) | shift_right(x, 32 - r)
+
+
+def places(indices: Sequence[Array], shape: Sequence[int], xp: Namespace) -> tuple[Word, Array]:
+    """The numbers, in C order, of the entries with these indices in an array of that shape, as words (high, low).
+
+    Each index is an int32 array with values from 0 up, and all of them broadcast to each other.
+    """
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    if math.prod(shape) > 2**32:
+        return counters(indices, strides, xp)
+    low = indices[0] * wrap(strides[0])
+    for index, stride in zip(indices[1:], strides[1:], strict=True):
+        low = low + index * wrap(stride)
+    return 0, low
 
 
 def counters(indices: Sequence[Array], strides: Sequence[int], xp: Namespace) -> tuple[Array, Array]:

@@ -11,13 +11,14 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from . import _compat
 from ._compat import Array, Namespace, dtype_name
 from .errors import DTypeError, OptionError
 from .host import beside, host_of
-from .prng import Word, counters, shift_right, threefry2x32
+from .prng import Word, draw, places, shift_right, threefry2x32
 from .prng import wrap as _word
 from .shapes import Shape, is_number, number
 from .special import erfinv
@@ -121,14 +122,16 @@ def bits(rng: Key, shape: Sequence[int], *, width: int = 32, like: Any = None) -
 
 
 def _bits(operands: Operands, shape: Shape, width: int) -> Array:
-    xp, (high, low) = _draw(operands, shape)
-    if width == 64:
-        return _as(xp, high, "int64") << 32 | _as(xp, low, "int64") & 0xFFFFFFFF
-    word = high ^ low
-    if width == 32:
-        return word
-    sign = 1 << (width - 1)
-    return _as(xp, ((word & (2 * sign - 1)) ^ sign) - sign, f"int{width}")
+    def of_words(xp: Namespace, high: Array, low: Array) -> Array:
+        if width == 64:
+            return _as(xp, high, "int64") << 32 | _as(xp, low, "int64") & 0xFFFFFFFF
+        word = high ^ low
+        if width == 32:
+            return word
+        sign = 1 << (width - 1)
+        return _as(xp, ((word & (2 * sign - 1)) ^ sign) - sign, f"int{width}")
+
+    return _draw(operands, shape, of_words)
 
 
 def uniform(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any = None) -> Array:
@@ -147,14 +150,17 @@ def uniform(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any
 
 
 def _uniform(operands: Operands, shape: Shape, dtype: str) -> Array:
-    xp, (high, low) = _draw(operands, shape)
     m, w = _MANTISSA[dtype], _WIDTH[dtype]
-    if dtype == "float64":
-        upper = _as(xp, high, dtype)
-        upper = xp.where(upper < 0, upper + 2.0**32, upper)
-        return (upper * 2.0 ** (m - 32) + _as(xp, shift_right(low, 64 - m), dtype)) * 2.0**-m
-    drawn = shift_right((high ^ low) << (32 - w) if w < 32 else high ^ low, 32 - m)
-    return _as(xp, _as(xp, drawn, "float32") * 2.0**-m, dtype)
+
+    def of_words(xp: Namespace, high: Array, low: Array) -> Array:
+        if dtype == "float64":
+            upper = _as(xp, high, dtype)
+            upper = xp.where(upper < 0, upper + 2.0**32, upper)
+            return (upper * 2.0 ** (m - 32) + _as(xp, shift_right(low, 64 - m), dtype)) * 2.0**-m
+        drawn = shift_right((high ^ low) << (32 - w) if w < 32 else high ^ low, 32 - m)
+        return _as(xp, _as(xp, drawn, "float32") * 2.0**-m, dtype)
+
+    return _draw(operands, shape, of_words)
 
 
 def bernoulli(rng: Key, p: float | Array, shape: Sequence[int], *, like: Any = None) -> Array:
@@ -173,8 +179,7 @@ def bernoulli(rng: Key, p: float | Array, shape: Sequence[int], *, like: Any = N
 
 
 def _bernoulli(operands: Operands, shape: Shape, p: float | None) -> Array:
-    xp, words = _draw(operands, shape)
-    return below(xp, words, operands[2] if p is None else p)
+    return _draw(operands, shape, lambda xp, *words: below(xp, words, operands[2] if p is None else p))
 
 
 def below(xp: Namespace, words: tuple[Array, Array], p: float | Array) -> Array:
@@ -222,14 +227,12 @@ def _drawn(
         return host.run(body, (_words(rng), place, extra), tuple(shape), static)
 
 
-def _draw(operands: Operands, shape: Shape) -> tuple[Namespace, tuple[Array, Array]]:
-    """The namespace, and two words for each entry."""
+def _draw(operands: Operands, shape: Shape, of_words: Callable[[Namespace, Array, Array], Array]) -> Array:
+    """What `of_words(xp, high, low)` makes of the two words of each entry."""
     words, place, _ = operands
-    xp = _compat.namespace(place)
-    indices = [_axis(xp, n, len(shape) - axis - 1, place) for axis, n in enumerate(shape)] or [_axis(xp, 1, 0, place)]
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))] or [1]
-    high, low = threefry2x32(words, counters(indices, strides, xp))
-    return xp, (high, low) if shape else (xp.reshape(high, ()), xp.reshape(low, ()))
+    xp, axes = _compat.namespace(place), shape or (1,)
+    indices = [_axis(xp, n, len(axes) - axis - 1, place) for axis, n in enumerate(axes)]
+    return xp.reshape(draw(words, places(indices, axes, xp), partial(of_words, xp)), shape)
 
 
 def _axis(xp: Namespace, n: int, trailing: int, place: Array) -> Array:

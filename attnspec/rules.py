@@ -128,12 +128,15 @@ class Window(Rule):
         return _held(offset=(self.offset, ()))
 
     def tile(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Array:
-        # The difference of two positions cannot overflow, the sum of a position and an offset could.
-        ahead = k.index[..., None, None, :] - q.index[..., None, :, None]
+        of_q, of_k = q.index[..., None, :, None], k.index[..., None, None, :]
         low, high = self._bounds(q, k, lambda x: per_batch(x, 3, xp, device))
-        inside = None if high is None else ahead <= high
-        if low is not None:
-            inside = ahead >= low if inside is None else inside & (ahead >= low)
+        if self._is_near(q, k):
+            after, before = (None if x is None else of_q + x for x in (low, high))
+        else:  # the difference of two positions cannot overflow, the sum of a position and an offset could
+            of_k, after, before = of_k - of_q, low, high
+        inside = None if before is None else of_k <= before
+        if after is not None:
+            inside = of_k >= after if inside is None else inside & (of_k >= after)
         return xp.ones((1, 1), dtype=xp.bool, **on(device)) if inside is None else inside
 
     def status(self, q: Span, k: Span, /) -> Status:
@@ -145,6 +148,12 @@ class Window(Rule):
             return "none"
         within = (high is None or most <= high) and (low is None or least >= low)
         return "all" if within else "some"
+
+    def _is_near(self, q: Span, k: Span) -> bool:
+        """Whether positions and bounds are known and so small that their sums are positions."""
+        if q.bounds is None or k.bounds is None or type(self.offset) is not int:
+            return False
+        return all(abs(x or 0) < 2**29 for x in (*q.bounds, *self._bounds(q, k, lambda x: x)))
 
     def _bounds(self, q: Span, k: Span, place: Callable[[Any], Any]) -> tuple[Any, Any]:
         shift = place(clamped(self.offset)) + (k.total - q.total if self.align == "end" else 0)

@@ -226,6 +226,9 @@ class Span:
             return x
         if isinstance(self.start, int):
             return x[(..., slice(self.start, self.stop), *(slice(None),) * (-axis - 1))]
+        rows = host_of(x).rows
+        if rows is not None:
+            return rows(x, self.start, self.size, axis)
         return _compat.namespace(x).take(x, self.rows(x), axis=axis)
 
     def rows(self, like: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,6 +59,10 @@ class Term(Struct):
     @abstractmethod
     def status(self, q: Span, k: Span, /) -> Status:
         """See `Bias.status`."""
+
+    def most(self, q: Span, k: Span, /) -> float:
+        """No entry of the tile is larger, as far as that is known without one; infinity else."""
+        return math.inf
 
     @abstractmethod
     def part(self, block: Block) -> Term:
@@ -181,6 +186,9 @@ class Sum(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         both = {self.a.status(q, k), self.b.status(q, k)}
         return "none" if "none" in both else "all" if both == {"all"} else "some"
+
+    def most(self, q: Span, k: Span, /) -> float:
+        return self.a.most(q, k) + self.b.most(q, k)
 
     def part(self, block: Block) -> Term:
         a, b = self.a.part(block), self.b.part(block)

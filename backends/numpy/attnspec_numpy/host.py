@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from attnspec._compat import remember
 from attnspec.host import Host, InPlace
 
-from .pool import each
+from .pool import allowed, each
 
 
 def scope() -> AbstractContextManager[None]:
@@ -24,7 +25,10 @@ def scope() -> AbstractContextManager[None]:
 
 def concrete(*arrays: object) -> bool:
     """Only NumPy's own arrays: subclasses may record, carry units or masks."""
-    return all(type(a) is np.ndarray for a in arrays)
+    return _OWN.issuperset(map(type, arrays))
+
+
+_OWN = {np.ndarray}
 
 
 def dtype(xp: Any, name: str) -> Any:
@@ -49,29 +53,52 @@ def hide(x: Any, veil: Any) -> Any:
     return x
 
 
+def extremes(x: Any) -> tuple[float, float]:
+    """Where they are is found sooner than what they are, among a few numbers, and as soon among many."""
+    return x.item(x.argmin()), x.item(x.argmax())
+
+
+def rotate(x: Any, n: int, spare: Any) -> None:
+    """As unsigned integers, whose shift to the right brings no copies of the sign."""
+    bits, moved = x.view(np.uint32), spare.view(np.uint32)
+    np.left_shift(bits, _PLACES[n], out=moved)
+    np.right_shift(bits, _PLACES[32 - n], out=bits)
+    np.bitwise_or(bits, moved, out=bits)
+
+
+_PLACES = [np.asarray(n, np.uint32) for n in range(32)]  # Python's integers are made into arrays at every call
+
+
 def _has_fast_exp2() -> bool:
     """Whether NumPy computes exp2 by wide vectors on this machine; where it does not, exp is the faster of the two."""
     info = np.lib.introspect.opt_func_info(func_name="^exp2$", signature="float32")
     return all("baseline" not in targets["current"] for of in info.values() for targets in of.values())
 
 
-def _exponential(function: np.ufunc, unit: float) -> Callable[[Any, float | None], tuple[Any, Any]]:
-    """exp of scores in that unit, in their place, and where it is 0 for being less than the least normal number."""
+def _exponential(function: np.ufunc, unit: float) -> Callable[..., tuple[Any, Any]]:
+    """exp of scores in that unit, as `attnspec.host.InPlace` wants it."""
 
-    def exp(x: Any, least: float | None) -> tuple[Any, Any]:
-        # A little more than the least normal number: exponentials that are less take longer to make, too.
-        edge = math.log(float(np.finfo(x.dtype).tiny)) * unit * (1.0 - 2.0**-8)
+    def exp(x: Any, least: float | None, visible: Any = None) -> tuple[Any, Any]:
+        edge = _least_exponent(x.dtype) * unit
         if (x.min() if least is None else least) >= edge:
             return function(x, out=x), None
         sunk = x < edge
-        function(np.maximum(x, x.dtype.type(edge), out=x), out=x)
-        return hide(x, veil(~sunk, x)), sunk
+        rows = (sunk if visible is None else sunk & visible).any(axis=-1, keepdims=True)
+        function(np.maximum(x, edge, out=x), out=x)
+        np.subtract(x, rows * function(np.full(64, edge, x.dtype))[:1], out=x)
+        return x, rows
 
     return exp
 
 
+@cache
+def _least_exponent(dtype: Any) -> float:
+    """A little more than that of the least normal number: exponentials that are less take longer to make, too."""
+    return math.log(float(np.finfo(dtype).tiny)) * (1.0 - 2.0**-8)
+
+
 _EXP2 = _exponential(np.exp2, 1.0 / math.log(2.0)) if _has_fast_exp2() else None
-IN_PLACE = InPlace(_exponential(np.exp, 1.0), _EXP2, veil, hide, each)
+IN_PLACE = InPlace(_exponential(np.exp, 1.0), _EXP2, veil, hide, extremes, rotate, each, allowed)
 
 remember(np.ndarray, xp)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 def each(function: Callable[[Any], None], tasks: Sequence[Any]) -> None:
     """`function(task)` for every task. After an error no further task begins, and none is running when it is raised."""
-    workers = min(len(tasks), _allowed()) if len(tasks) > 1 else 1
+    workers = min(len(tasks), allowed()) if len(tasks) > 1 else 1
     if workers == 1:
         for task in tasks:
             function(task)
@@ -56,7 +56,7 @@ def each(function: Callable[[Any], None], tasks: Sequence[Any]) -> None:
             helper.result()
 
 
-def _allowed() -> int:
+def allowed() -> int:
     """How many threads the BLAS of NumPy may use at the moment."""
     return max((library.num_threads for library in _libraries()), default=1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,11 +24,11 @@ def concrete(*arrays: object) -> bool:
     return all(type(a) is _Array for a in arrays)
 
 
-def exp(x: Any, least: float | None) -> tuple[Any, Any]:
+def exp(x: Any, least: float | None, visible: Any = None) -> tuple[Any, Any]:
     """By functions of the standard, of which none writes in place."""
     y = xp.exp(x)
     sunk = y < xp.finfo(x.dtype).smallest_normal
-    return xp.where(sunk, 0.0, y), sunk
+    return xp.where(sunk, 0.0, y), xp.any(sunk if visible is None else sunk & visible, axis=-1, keepdims=True)
 
 
 def veil(visible: Any, like: Any) -> Any:
@@ -42,10 +41,11 @@ def hide(x: Any, visible: Any) -> Any:
     return xp.where(visible, x, 0.0)
 
 
-def each(function: Callable[[Any], None], tasks: Sequence[Any]) -> None:
-    """One after another."""
-    for task in tasks:
-        function(task)
+def extremes(x: Any) -> tuple[float, float]:
+    """Two passes."""
+    return float(xp.min(x)), float(xp.max(x))
 
 
-HOST = Host(scope=scope, concrete=concrete, device_of=lambda x: x.device, in_place=InPlace(exp, None, veil, hide, each))
+IN_PLACE = InPlace(exp, None, veil, hide, extremes)
+
+HOST = Host(scope=scope, concrete=concrete, device_of=lambda x: x.device, in_place=IN_PLACE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,15 +10,16 @@ import torch
 from attnspec.host import InPlace
 
 
-def exp(x: Any, least: float | None) -> tuple[Any, Any]:
-    """exp, and where it is 0 for being no normal number. It is faster than exp2."""
+def exp(x: Any, least: float | None, visible: Any = None) -> tuple[Any, Any]:
+    """exp, as `attnspec.host.InPlace` wants it. It is faster than exp2."""
     # A little more than the least normal number: exponentials that are less take longer to make, too.
     edge = math.log(torch.finfo(x.dtype).tiny) * (1.0 - 2.0**-8)
     # To look at a value of another device would be to wait for it.
     if x.device.type == "cpu" and (float(x.min()) if least is None else least) >= edge:
         return x.exp_(), None
     sunk = x < edge
-    return hide(x.clamp_(min=edge).exp_(), veil(~sunk, x)), sunk
+    rows = (sunk if visible is None else sunk & visible).any(dim=-1, keepdim=True)
+    return x.clamp_(min=edge).exp_().sub_(rows * x.new_full((64,), edge).exp_()[:1]), rows
 
 
 def veil(visible: Any, like: Any) -> Any:
@@ -34,10 +34,27 @@ def hide(x: Any, veil: Any) -> Any:
     return x
 
 
-def each(function: Callable[[Any], None], tasks: Sequence[Any]) -> None:
-    """One after another: torch's operations use the cores themselves."""
-    for task in tasks:
-        function(task)
+def extremes(x: Any) -> tuple[float, float]:
+    """Both in one pass."""
+    least, most = torch.aminmax(x)
+    return least.item(), most.item()
 
 
-IN_PLACE = InPlace(exp, None, veil, hide, each)
+def rotate(x: Any, n: int, spare: Any) -> None:
+    """What a shift to the left pushes out, added to x * 2**n."""
+    torch.bitwise_right_shift(x, _PLACES[32 - n], out=spare)
+    spare &= _LOW_BITS[n]
+    torch.add(spare, x, alpha=1 << n, out=x)
+
+
+# Python's integers are made into tensors at every call.
+_PLACES = [torch.tensor(n, dtype=torch.int32) for n in range(32)]
+_LOW_BITS = [torch.tensor((1 << n) - 1, dtype=torch.int32) for n in range(32)]
+
+
+def piece(x: Any) -> int:
+    """On other devices than the processor many small operations take longer than a few large ones."""
+    return 2**16 if x.is_cpu else max(1, x.numel())
+
+
+IN_PLACE = InPlace(exp, None, veil, hide, extremes, rotate, piece=piece)

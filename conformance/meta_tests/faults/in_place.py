@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from attnspec_numpy.host import HOST
 
-from attnspec import host, in_place
+from attnspec import host, in_place, positional
 
 from .registry import breaks
 
@@ -55,3 +55,42 @@ def keys_that_are_not_finite_are_not_looked_for(patch):
 @breaks("MASK-5")
 def sums_that_vanish_are_trusted(patch):
     patch.setattr(in_place, "LEAST", -1.0)
+
+
+@breaks("MASK-6a")
+def exponentials_that_are_lost_are_looked_for_at_hidden_keys(patch):
+    of = HOST.in_place
+    exp, exp2 = (f and (lambda x, least, visible=None, f=f: f(x, least)) for f in (of.exp, of.exp2))
+    _operations(patch, exp=exp, exp2=exp2)
+
+
+@breaks("MASK-7", "test_long_calls")
+def what_vanishes_is_not_looked_at(patch):
+    """Neither are its values, which may be infinite."""
+    right = in_place._Sums._vanishes
+    patch.setattr(
+        in_place._Sums, "_vanishes", lambda self, tile, least, values: right(self, tile, least, values * 0.0 + 1.0)
+    )
+
+
+@breaks("SOFTMAX-1", "test_long_calls")
+def what_vanishes_is_forgotten(patch):
+    """Beside a total below 1 it counts."""
+    patch.setattr(in_place._Sums, "_marked", lambda self, so_far, more, rows: so_far)
+
+
+@breaks("SCORE-5", "test_long_calls")
+def a_bias_is_most_where_it_is_least(patch):
+    patch.setattr(positional.Alibi, "most", lambda self, q, k: -min(self.slopes) * (q.total + k.total))
+
+
+@breaks("MASK-4")
+def halves_are_those_that_are_hidden(patch):
+    """Of the tile at the edge of a rule."""
+
+    def tiles(request, q, columns):
+        for of_q, k, status in right(request, q, columns):
+            yield (request.q_span(q.start, of_q.size) if of_q.size < q.size else of_q), k, status
+
+    right = in_place.tiles_of
+    patch.setattr(in_place, "tiles_of", tiles)

@@ -1,0 +1,211 @@
+"""The walk back on arrays that may be written to: two tiles at a time, overwritten from scores to their gradients.
+
+    p = exp(s - reference),  s - reference = [q, -reference] [k, 1]^T
+    ds = p (dp - delta),     dp - delta    = [g, -delta] [v, 1]^T
+
+in the letters of `backward.py`. What is subtracted from a row is one more term of the products that make it, which
+costs less than a pass over the tile. A key that is hidden from all queries has 0 in the place of its 1, too: its
+weights are exp(0) and its ds are 0, so that no tile has to be masked for it.
+
+Only rows that `in_place.attend` summed up as they are take part. What the others give is left to the walk of
+`backward.py`; a row's own sums decide about it, and nothing is in them that it may not see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from ._compat import Array, widened
+from .fast import EAGER, FAST, is_in_queries, stacked, unstacked
+from .host import beside, on
+from .in_place_tiles import Tile, operations, tiles_of
+from .numerics import Operands
+from .parts import Block, part_of, places_of
+from .request import Request
+from .rules import Status
+from .shapes import Span, is_number
+from .struct import arrays_in
+from .tiling import parts
+
+Arrays = Sequence[Array]
+Walk = Callable[[Request, Arrays, Arrays, Array], Arrays]
+
+_SIDE = 512
+_AREA = 2**17  # two tiles of float32 are 1 MB, which stays in a core's cache
+_STRIPE = 2048  # queries that are made ready at once: in few operations, and in memory that does not grow with them
+
+
+def suits(request: Request, cotangents: Arrays) -> bool:
+    """Whether a call can be walked back so: its arrays have values, and its options are of the usual kind."""
+    if request.host.in_place is None or request.portable or not math.prod(request.axes.scores):
+        return False
+    simple = request.bias is None and request.softcap is None and request.dropout is None
+    simple = simple and is_number(request.scale) and (request.sink is None or is_number(request.sink))
+    if not (simple and all(map(is_in_queries, (request.scale, request.scale / math.log(2.0))))):
+        return False
+    return request.host.concrete(*arrays_in("", request).values(), *cotangents)
+
+
+def gradients(request: Request, results: Arrays, cotangents: Arrays, walk: Walk) -> dict[str, Array]:
+    """Those of q, k and v, for all leading axes of the call.
+
+    `walk(part, results, cotangents, plain)` gives what the rows that are not `plain` add to them, () for nothing.
+    """
+    xp, axes, tiles = request.xp, request.axes, _Tiles(request)
+    dtype, place = widened(request.q[..., :0, :0]).dtype, on(request.device)
+    shapes = {"q": (axes.H, axes.Q, axes.D), "k": (axes.G, axes.K, axes.D), "v": (axes.G, axes.K, axes.E)}
+    found = {name: xp.zeros((*axes.lead, *shape), dtype=dtype, **place) for name, shape in shapes.items()}
+
+    def of_keys(entry: tuple[Block, Request]) -> Block:
+        return places_of((*axes.lead, axes.G), entry[0], 0, axes)
+
+    def task(entries: tuple[Block, list[tuple[Block, Request]]]) -> None:
+        keys, some = entries
+        for block, part in some:
+            of_results, given = (
+                [part_of(x, block, x.ndim - len(block)) for x in arrays] for arrays in (results, cotangents)
+            )
+            places = [found[name][(*place, ...)] for name, place in (("q", block), ("k", keys), ("v", keys))]
+            _Part(part, tiles, places, of_results[2:]).add(of_results, given, walk)
+
+    # Parts of one group of heads add to the same keys: one after another, whatever threads there are.
+    cut = groupby(parts(request, EAGER), of_keys)
+    operations(request).each(task, [(keys, list(some)) for keys, some in cut])
+    return found
+
+
+class _Tiles:
+    """The masks of a call tile by tile. All heads come by each of them, so the last few are kept."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.kept = lru_cache(32)(self._made)
+
+    def of(self, part: Request, q: Span, k: Span, status: Status) -> Tile:
+        """The tile of a part of the call."""
+        if all(getattr(part, n) is getattr(self.request, n) for n in ("mask", "q_positions", "k_positions")):
+            return self.kept((q.start, q.size), (k.start, k.size), status)
+        return Tile(part, q, k, status)
+
+    def _made(self, q: tuple[int, int], k: tuple[int, int], status: Status) -> Tile:
+        return Tile(self.request, self.request.q_span(*q), self.request.k_span(*k), status)
+
+
+class _Part:
+    """A part of the call, and where its gradients are summed."""
+
+    def __init__(self, request: Request, tiles: _Tiles, found: Arrays, sums: Arrays) -> None:
+        xp, self.request, self.xp, self.ops, self.tiles = request.xp, request, request.xp, operations(request), tiles
+        self.of_q, self.of_k, self.of_v = found
+        self.exp, self.scaled = self.ops.exp, request
+        if self.ops.exp2 is not None:
+            self.exp, self.scaled = self.ops.exp2, replace(request, scale=request.scale / math.log(2.0))
+        self.plain = _plain(xp, *sums)
+        self.all_plain = bool(xp.all(self.plain))
+        if self.all_plain and request.mask is None:  # what a plain row sees is finite
+            self.operands = Operands(request.q, request.k, request.v, None, None, None)
+        else:
+            self.operands = FAST.prepare(request)
+        self.keys, values = FAST.keys(request, self.operands, request.k_span(0, request.axes.K))
+        self.with_ones = [
+            xp.concat([x, xp.ones((*x.shape[:-1], 1), dtype=x.dtype, **beside(x))], axis=-1)
+            for x in (self.keys, values)
+        ]
+
+    def add(self, results: Arrays, cotangents: Arrays, walk: Walk) -> None:
+        """The gradients of the part to what is there."""
+        request, Q = self.request, self.request.axes.Q
+        for start in range(0, Q, _STRIPE):
+            q = request.q_span(start, min(_STRIPE, Q - start))
+            rows = self._rows(q, results, cotangents)
+            if not self.all_plain:
+                rows = [self.xp.where(q.of(self.plain, -2), x, 0.0) for x in rows]
+            self._stripe(q, rows)
+        self.of_q *= request.scale
+        if not self.all_plain:
+            others = walk(request, results, cotangents, self.plain)
+            for total, more in zip((self.of_q, self.of_k, self.of_v), others, strict=False):
+                total += more
+
+    def _rows(self, q: Span, results: Arrays, cotangents: Arrays) -> list[Array]:
+        """Of some rows: q, [q, -reference] in the unit of the exponentials, [g, -delta] divided by the totals."""
+        xp, (out, _, *sums), (g, of_lse, _, of_total) = self.xp, results, cotangents
+        given = (out, *sums, g, of_lse[..., None], of_total)
+        out, reference, total, g, of_lse, of_total = (q.of(x, -2) for x in given)
+        delta = xp.vecdot(g, out)[..., None] - (of_lse + of_total * total)
+        share = 1.0 / total
+        if self.ops.exp2 is not None:
+            whole = xp.round(reference / math.log(2.0))
+            share *= xp.exp((whole * _LN2[0] - reference) + whole * _LN2[1])
+            reference = whole
+        queries, scaled = (FAST.queries(r, self.operands, q) for r in (self.request, self.scaled))
+        if scaled.shape[:-3] != delta.shape[:-3]:
+            scaled = scaled + xp.zeros_like(delta)
+        of_weights = xp.concat([g, -delta], axis=-1)
+        of_weights *= share
+        return [queries, xp.concat([scaled, -reference], axis=-1), of_weights]
+
+    def _least(self, of_scores: Array) -> float | None:
+        """A bound of all of a stripe's scores less their references; None where there is none.
+
+        Hidden keys are in it. It decides about nothing but how exp is computed, whose bits are the same in every way.
+        """
+        xp = self.xp
+        queries, keys = (float(xp.max(xp.vecdot(x, x))) for x in (of_scores[..., :-1], self.keys))
+        least = -4.0 - math.sqrt(queries * keys) - float(xp.max(xp.abs(of_scores[..., -1])))
+        return least if math.isfinite(least) else None
+
+    def _stripe(self, stripe: Span, rows: list[Array]) -> None:
+        """What a stripe of queries gives to all gradients."""
+        xp, axes, least = self.xp, self.request.axes, self._least(rows[1])
+        for start in range(0, stripe.size, _SIDE):
+            q = self.request.q_span(stripe.start + start, min(_SIDE, stripe.size - start))
+            for tile_q, k, status in tiles_of(self.request, q, max(1, _AREA // q.size)):
+                tile = self.tiles.of(self.request, tile_q, k, status)
+                if not tile.empty:
+                    at = slice(tile_q.start - stripe.start, tile_q.stop - stripe.start)
+                    self._tile(tile, least, *(stacked(xp, x[..., at, :], axes.G) for x in rows))
+
+    def _tile(self, tile: Tile, least: float | None, queries: Array, of_scores: Array, of_weights: Array) -> None:
+        """What a tile gives to all gradients."""
+        xp, axes = self.xp, self.request.axes
+        queries_at, keys_at = slice(tile.q.start, tile.q.stop), slice(tile.k.start, tile.k.stop)
+        keys, values = (x[..., keys_at, :] for x in self.with_ones)
+        if tile.of_keys is not None:
+            keys, values = keys * tile.of_keys, values * tile.of_keys
+        p, _ = self.exp(unstacked(xp, of_scores @ keys.mT, axes.H), least, tile.visible)
+        p = stacked(xp, p if tile.veil is None else self.ops.hide(p, tile.veil), axes.G)
+        of_values = p.mT @ of_weights[..., :-1]
+        if tile.of_keys is not None:
+            of_values = _of_visible(xp, tile.of_keys, of_values)
+        of_score = of_weights @ values.mT
+        of_score *= p
+        if tile.veil is not None:
+            of_score = stacked(xp, self.ops.hide(unstacked(xp, of_score, axes.H), tile.veil), axes.G)
+        _add(self.of_q, queries_at, unstacked(xp, of_score @ self.keys[..., keys_at, :], axes.H))
+        _add(self.of_k, keys_at, of_score.mT @ queries)
+        _add(self.of_v, keys_at, of_values)
+
+
+def _plain(xp: Any, reference: Array, total: Array) -> Array:
+    """The rows that were summed up as they are: whole numbers their references, e**-0.5 to e**0.5 their totals."""
+    return (xp.round(reference) == reference) & (xp.abs(reference) < 128.0) & (total > 0.5) & (total < 2.0)
+
+
+def _of_visible(xp: Any, flags: Array, of_values: Array) -> Array:
+    """Without what weights of exp(0) gave to the values of hidden keys."""
+    return xp.where(flags == 0, 0.0, of_values)
+
+
+# Their sum is log(2); a small whole number times the first is exact.
+_LN2 = 355 / 512, math.log(2.0) - 355 / 512
+
+
+def _add(total: Array, rows: slice, more: Array) -> None:
+    some = total[..., rows, :]
+    some += more

@@ -1,0 +1,86 @@
+"""Calls of more queries and keys than are computed at once: edges of rules, and keys so far away that little counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnspec
+
+from . import bounds, masks, oracle
+from .judges import near
+from .masks import Array
+from .problems import normal
+from .trials import Call
+
+H, Q, K, SLOPE = 4, 512, 1100, 0.25  # the slope of the first of 4 heads
+
+
+def numbers(backend: Any, x: Any) -> Array:
+    return np.asarray(backend.to_numpy(x))
+
+
+def attend(backend: Any, q: Array, k: Array, v: Array, **options: Any) -> list[Array]:
+    made = map(backend.asarray, (q, k, v))
+    return [numbers(backend, x) for x in attnspec.attention_with_lse(*made, **options)]
+
+
+def right(out: Array, call: Call) -> None:
+    """Against the oracle's answer to the call."""
+    exact = oracle.attention(call)
+    verdict = near("out", out.astype(np.float64), exact.answer["out"], bounds.out(exact, call.dtype))
+    assert verdict.ok, verdict.message
+
+
+@pytest.mark.clause("MASK-4")
+@pytest.mark.parametrize(("mask", "low", "high"), [
+    (attnspec.causal(), -K, 0),
+    (attnspec.causal(101), -K, 101),
+    (attnspec.window(90, 7), -90, 7),
+    (attnspec.window(90, 300, offset=-45), -135, 255),
+])  # fmt: skip
+def test_a_rule_cuts_long_rows_where_it_says(backend: Any, mask: Any, low: int, high: int) -> None:
+    q, k, v = normal(1, Q + 88, 3), normal(2, Q + 89, 3), normal(3, Q + 89, 2)
+    out, _ = attend(backend, q, k, v, mask=mask)
+    rows = np.array([0, 127, 128, 255, 256, 257, 300, 511, 512, 513, 599])
+    ahead = np.arange(len(k)) - rows[:, None]
+    right(out[rows], Call(q[rows], k, v, mask=masks.Dense((ahead >= low) & (ahead <= high))))
+
+
+@pytest.mark.clause("MASK-7")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_far_value_that_is_not_finite_reaches_every_row_that_sees_it(backend: Any, value: float) -> None:
+    q, k, v = normal(1, H, Q, 3), normal(2, H, K, 3), normal(3, H, K, 2)
+    v[0, K - 2, 0] = value
+    out, lse = attend(backend, q, k, v, bias=attnspec.alibi(H))
+    assert np.isnan(out[0]).all()
+    assert np.isfinite(lse).all()
+    assert np.isfinite(out[1:]).all()
+
+
+@pytest.mark.clause("MASK-6a", "MASK-6b")
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 3e38, -3e38, 1e-40])
+def test_what_is_hidden_among_far_keys_changes_no_bit(backend: Any, value: float) -> None:
+    q, k, v = normal(1, H, Q, 3), normal(2, H, K, 3), normal(3, H, K, 2)
+    hidden = np.arange(K) % 3 == 1
+    seen = backend.asarray(~hidden)
+    k[:, hidden], v[:, hidden] = 0.0, 0.0
+    clean = attend(backend, q, k, v, mask=seen, bias=attnspec.alibi(H))
+    k[:, hidden], v[:, hidden] = value, value
+    for one, other in zip(clean, attend(backend, q, k, v, mask=seen, bias=attnspec.alibi(H)), strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.clause("SCORE-5", "SOFTMAX-1")
+@pytest.mark.parametrize("at", [K - 1, 1024])  # wherever tiles of keys begin and end
+def test_a_far_key_counts_for_what_its_value_is_worth(backend: Any, at: int) -> None:
+    # exp(-13) is all that the last row has of near keys, and exp(-87.5) of the far one, whose value makes it count.
+    far = SLOPE * (at - (Q - 1)) - 87.5
+    q, k, v = (np.zeros((H, n, 1), np.float32) for n in (Q, K, K))
+    q[:], k[:] = 1.0, -13.0
+    k[:, at], v[:, at] = far, 2.0**120
+    out, _ = attend(backend, q, k, v, scale=1.0, bias=attnspec.alibi(H))
+    bias = -SLOPE * np.abs(np.arange(K) - (Q - 1)).astype(np.float32)
+    right(out[0, -1:], Call(q[0, -1:], k[0], v[0], bias=bias, scale=1.0))
