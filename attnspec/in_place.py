@@ -11,22 +11,20 @@ shorter; what heads share of a tile, its mask and its bias, is made once for all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
 
-from ._compat import Array, cast, dtype_name, turned
+from ._compat import Array, dtype_name, turned
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
-from .fast import EAGER, FAST, grouped_matmul, is_in_queries, narrowed, stacked
+from .fast import EAGER, FAST, grouped_matmul, narrowed, stacked
 from .host import beside, on
-from .in_place_tiles import FEW, Tile, like, operations, tiles_of
+from .in_place_tiles import FEW, Tile, Unit, is_shared, like, operations, tiles_of
 from .numerics import Operands
 from .parts import Block, blocks
 from .request import Request
-from .shapes import Span, is_number
+from .shapes import Span
 from .struct import arrays_in
 
 _SIDE = 512
@@ -53,7 +51,7 @@ def attend(request: Request) -> Rows:
     results = [xp.empty((*axes.scores[:-1], n), dtype=dtype, **place) for n in (axes.E, 1, 1, 1)]
     rows = max(1, min(axes.Q, _SIDE))
     columns = max(1, min(axes.K, _SIDE**2 // rows))
-    unit = _Unit.of(request)
+    unit = Unit.of(request)
     parts = [_Part.of(request, unit, block) for block in blocks(axes, max(1, _SIDE**2 // (rows * columns)))]
 
     def tile(task: tuple[int, list[_Part]]) -> None:
@@ -90,28 +88,11 @@ def _rows(request: Request, q: Span, columns: int, parts: list[_Part]) -> list[R
     return [of_part.finished() for of_part in sums]
 
 
-class _Unit(NamedTuple):
-    """How a call's exponentials are computed."""
-
-    exp: Callable[[Array, float | None, Array | None], tuple[Array, Array | None]]
-    scaled: Request  # with a scale that makes of the scores what `exp` takes
-    is_in_queries: bool  # all of that scale
-
-    @classmethod
-    def of(cls, request: Request) -> _Unit:
-        ops = operations(request)
-        if ops.exp2 is None or request.bias is not None or request.softcap is not None:
-            return cls(ops.exp, request, is_in_queries(request.scale))
-        scale = request.scale if is_number(request.scale) else cast(request.scale, like(request).dtype)
-        scale = scale / math.log(2.0)
-        return cls(ops.exp2, replace(request, scale=scale), is_in_queries(scale))
-
-
 class _Part(NamedTuple):
     """A block of the axes (..., H), computed as one."""
 
     whole: Request
-    unit: _Unit
+    unit: Unit
     block: Block
     request: Request  # of the block, scaled
     operands: Operands
@@ -121,13 +102,11 @@ class _Part(NamedTuple):
     sharing: bool  # the mask and the positions are those of the whole call
 
     @classmethod
-    def of(cls, whole: Request, unit: _Unit, block: Block) -> _Part:
+    def of(cls, whole: Request, unit: Unit, block: Block) -> _Part:
         request = unit.scaled.part(block)
-        sharing = all(getattr(request, n) is getattr(whole, n) for n in ("mask", "q_positions", "k_positions"))
         as_given = Operands(request.q, request.k, request.v, None, None, None)
-        part = cls(
-            whole, unit, block, request, as_given, False, {}, unit.is_in_queries and _as_it_is(as_given), sharing
-        )
+        as_it_is, sharing = unit.is_in_queries and _as_it_is(as_given), is_shared(request, whole)
+        part = cls(whole, unit, block, request, as_given, False, {}, as_it_is, sharing)
         return part if unit.is_in_queries else part.cleaned()
 
     def cleaned(self) -> _Part:
@@ -273,7 +252,8 @@ class _Sums:
         if part.request.dropout is not None:
             out *= kept_scale(part.request.dropout, out)
         lse = xp.log(total)
-        reference = xp.round(lse)  # the walk back divides by totals, which then are near 1
+        # The walk back knows these rows by it (`in_place_backward._plain`), and divides by totals near 1.
+        reference = xp.round(lse)
         rows = out, lse, reference, total * xp.exp(-reference)
         if trusted is True or bool(xp.all(trusted)):
             return rows

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 from ._compat import Array, widened
 from .fast import EAGER, FAST, is_in_queries, stacked, unstacked
 from .host import beside, on
-from .in_place_tiles import Tile, operations, tiles_of
+from .in_place_tiles import Tile, Unit, is_shared, operations, tiles_of
 from .numerics import Operands
 from .parts import Block, part_of, places_of
 from .request import Request
@@ -88,7 +87,7 @@ class _Tiles:
 
     def of(self, part: Request, q: Span, k: Span, status: Status) -> Tile:
         """The tile of a part of the call."""
-        if all(getattr(part, n) is getattr(self.request, n) for n in ("mask", "q_positions", "k_positions")):
+        if is_shared(part, self.request):
             return self.kept((q.start, q.size), (k.start, k.size), status)
         return Tile(part, q, k, status)
 
@@ -102,9 +101,7 @@ class _Part:
     def __init__(self, request: Request, tiles: _Tiles, found: Arrays, sums: Arrays) -> None:
         xp, self.request, self.xp, self.ops, self.tiles = request.xp, request, request.xp, operations(request), tiles
         self.of_q, self.of_k, self.of_v = found
-        self.exp, self.scaled = self.ops.exp, request
-        if self.ops.exp2 is not None:
-            self.exp, self.scaled = self.ops.exp2, replace(request, scale=request.scale / math.log(2.0))
+        self.exp, self.scaled, _ = Unit.of(request)
         self.plain = _plain(xp, *sums)
         self.all_plain = bool(xp.all(self.plain))
         if self.all_plain and request.mask is None:  # what a plain row sees is finite

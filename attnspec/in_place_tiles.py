@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from ._compat import Array, turned, widened
+from ._compat import Array, cast, turned, widened
+from .fast import is_in_queries
 from .host import InPlace, on
 from .request import Request
 from .rules import Status
-from .shapes import Span
+from .shapes import Span, is_number
 from .tiling import status_of
 
 # So many queries make a pass over keys and values cost less than one over their scores.
@@ -69,6 +71,29 @@ def like(request: Request) -> Array:
 def ones_of(xp: Any, keys: int, dtype: Any, device: Any) -> Array:
     """(keys, 1), to sum rows by: to make them takes as long as to multiply a small tile by them."""
     return xp.ones((keys, 1), dtype=dtype, **on(device))
+
+
+class Unit(NamedTuple):
+    """How the exponentials of a call are computed."""
+
+    exp: Callable[..., tuple[Array, Array | None]]
+    scaled: Request  # with a scale that makes of the scores what `exp` takes
+    is_in_queries: bool  # all of that scale
+
+    @classmethod
+    def of(cls, request: Request) -> Unit:
+        """By the faster of exp and exp2, where scores are products and nothing else."""
+        ops = operations(request)
+        if ops.exp2 is None or request.bias is not None or request.softcap is not None:
+            return cls(ops.exp, request, is_in_queries(request.scale))
+        scale = request.scale if is_number(request.scale) else cast(request.scale, like(request).dtype)
+        scale = scale / math.log(2.0)
+        return cls(ops.exp2, replace(request, scale=scale), is_in_queries(scale))
+
+
+def is_shared(part: Request, whole: Request) -> bool:
+    """Whether the mask of a part, and the positions that rules read, are those of the whole call."""
+    return all(getattr(part, name) is getattr(whole, name) for name in ("mask", "q_positions", "k_positions"))
 
 
 class Tile:

@@ -34,6 +34,11 @@ def right(out: Array, call: Call) -> None:
     assert verdict.ok, verdict.message
 
 
+def by_distance(rows: Array) -> Array:
+    """What `alibi(H)` adds to the scores of these queries in the first head."""
+    return -SLOPE * np.abs(np.arange(K) - rows[:, None]).astype(np.float32)
+
+
 @pytest.mark.clause("MASK-4")
 @pytest.mark.parametrize(("mask", "low", "high"), [
     (attnspec.causal(), -K, 0),
@@ -47,6 +52,14 @@ def test_a_rule_cuts_long_rows_where_it_says(backend: Any, mask: Any, low: int, 
     rows = np.array([0, 127, 128, 255, 256, 257, 300, 511, 512, 513, 599])
     ahead = np.arange(len(k)) - rows[:, None]
     right(out[rows], Call(q[rows], k, v, mask=masks.Dense((ahead >= low) & (ahead <= high))))
+
+
+@pytest.mark.clause("SCORE-5")
+def test_a_bias_by_distance_is_that_of_its_formula_along_long_rows(backend: Any) -> None:
+    q, k, v = normal(1, H, Q, 3), normal(2, H, K, 3), normal(3, H, K, 2)
+    out, _ = attend(backend, q, k, v, bias=attnspec.alibi(H))
+    rows = np.array([0, 200, 511])
+    right(out[0, rows], Call(q[0, rows], k[0], v[0], bias=by_distance(rows)))
 
 
 @pytest.mark.clause("MASK-7")
@@ -82,5 +95,4 @@ def test_a_far_key_counts_for_what_its_value_is_worth(backend: Any, at: int) -> 
     q[:], k[:] = 1.0, -13.0
     k[:, at], v[:, at] = far, 2.0**120
     out, _ = attend(backend, q, k, v, scale=1.0, bias=attnspec.alibi(H))
-    bias = -SLOPE * np.abs(np.arange(K) - (Q - 1)).astype(np.float32)
-    right(out[0, -1:], Call(q[0, -1:], k[0], v[0], bias=bias, scale=1.0))
+    right(out[0, -1:], Call(q[0, -1:], k[0], v[0], bias=by_distance(np.array([Q - 1])), scale=1.0))

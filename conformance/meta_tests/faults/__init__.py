@@ -5,10 +5,21 @@ prints for each the clauses that failed and by which tests, as one line of JSON.
 the fault's module run, and to the end.
 """
 
-from . import backwards, gradients, in_place, layers, norms, options, parts, randomness, reproducibility
+from . import (
+    backwards,
+    gradients,
+    in_place,
+    in_place_backward,
+    layers,
+    norms,
+    options,
+    parts,
+    randomness,
+    reproducibility,
+)
 from .registry import FAULTS, Fault
 
 __all__ = [
-    "FAULTS", "Fault", "backwards", "gradients", "in_place", "layers", "norms", "options", "parts", "randomness",
-    "reproducibility",
+    "FAULTS", "Fault", "backwards", "gradients", "in_place", "in_place_backward", "layers", "norms", "options", "parts",
+    "randomness", "reproducibility",
 ]  # fmt: skip

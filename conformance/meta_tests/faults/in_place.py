@@ -69,7 +69,7 @@ def what_vanishes_is_not_looked_at(patch):
     """Neither are its values, which may be infinite."""
     right = in_place._Sums._vanishes
     patch.setattr(
-        in_place._Sums, "_vanishes", lambda self, tile, least, values: right(self, tile, least, values * 0.0 + 1.0)
+        in_place._Sums, "_vanishes", lambda self, tile, least, values: right(self, tile, least, np.ones_like(values))
     )
 
 
@@ -80,8 +80,9 @@ def what_vanishes_is_forgotten(patch):
 
 
 @breaks("SCORE-5", "test_long_calls")
-def a_bias_is_most_where_it_is_least(patch):
-    patch.setattr(positional.Alibi, "most", lambda self, q, k: -min(self.slopes) * (q.total + k.total))
+def a_bias_by_distance_leaves_nothing_of_keys_ahead(patch):
+    right = positional.Alibi.most
+    patch.setattr(positional.Alibi, "most", lambda self, q, k: right(self, q, k) if k.start < q.stop else -1e6)
 
 
 @breaks("MASK-4")
