@@ -15,7 +15,10 @@ from attnspec.host import Host
 from attnspec.prng import GROUPS, ROTATIONS, group, rounds, schedule
 from attnspec.struct import flatten, unflatten
 
+from .cudnn import CUDNN
 from .derivative import with_transpose
+from .heads import HEADS
+from .numerics import numerics
 
 
 def scope() -> Any:
@@ -42,20 +45,24 @@ def concrete(*arrays: object) -> bool:
 
 def run(function: Callable[..., Any], operands: Any, *static: Any) -> Any:
     """`jax.jit`, cached by function; a plain call in a program being recorded, or on what is no array."""
-    leaves = jax.tree.leaves(operands)
+    leaves, tree = jax.tree.flatten(operands)
     if traced(*leaves) or not all(isinstance(x, jax.Array | int) for x in leaves):
         return function(operands, *static)
     # Python's integers are random words: int32 whatever the default width.
-    operands = jax.tree.map(lambda x: jax.numpy.int32(x) if isinstance(x, int) else x, operands)
-    result = _compiled(function, len(static))(operands, *static)
+    arrays = (jax.numpy.int32(x) if isinstance(x, int) else x for x in leaves)
+    result = _compiled(function)(tree, static, *arrays)
     # An operand that only says where (`like=`) is dropped from the program, and with it the device.
     bound = [device for x in leaves if isinstance(x, jax.Array) and (device := device_of(x)) is not None]
     return jax.device_put(result, bound[0]) if bound else result
 
 
 @cache
-def _compiled(function: Callable[..., Any], static: int) -> Callable[..., Any]:
-    return jax.jit(function, static_argnums=tuple(range(1, 1 + static)))  # type: ignore[no-any-return]
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Flat: to take a tree of Structs apart again, and to put it together, would take longer than a small call.
+    def of_leaves(tree: Any, static: tuple[Any, ...], *leaves: Any) -> Any:
+        return function(tree.unflatten(leaves), *static)
+
+    return jax.jit(of_leaves, static_argnums=(0, 1))  # type: ignore[no-any-return]
 
 
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, start: int, stop: int) -> tuple[Any, Any]:
@@ -135,10 +142,13 @@ HOST = Host(
     traced=traced,
     run=run,
     scan=scan,
+    rows=jax.lax.dynamic_slice_in_dim,
     with_vjp=with_vjp,
     threefry=threefry,
     register=register,
     device_of=device_of,
+    kernels={"cpu": (HEADS,), "gpu": (CUDNN,)}.get(jax.default_backend(), ()),
+    numerics=numerics if _ON_CPU else None,
     sealed=sealed,
     apart=apart,
 )
