@@ -12,6 +12,7 @@ from .blocks import attend, weights
 from .derivative import differentiable
 from .errors import KernelError, OptionError
 from .fast import FAST
+from .host import host_of
 from .masks import Mask
 from .numerics import Numerics
 from .request import Dropout, Request, make_request
@@ -89,9 +90,10 @@ def attention(
     >>> attnspec.attention(q, k, v, mask=attnspec.causal()).round(3).tolist()
     [[1.0, 2.0], [2.34, 3.34]]
     """
-    plain = mask is None and bias is None and softcap is None and sink is None and dropout is None
+    plain = bias is None and softcap is None and sink is None and dropout is None
     if plain and q_positions is None and k_positions is None and implementation == "auto":
-        out = small.attend(q, k, v, scale)
+        out = small.attend(q, k, v, scale) if mask is None else None
+        out = _at_once(q, k, v, mask, scale) if out is None else out
         if out is not None:
             return out
     request = make_request(
@@ -197,6 +199,16 @@ def attention_weights(
         )
         p = cast(p, request.q.dtype)
         return p[0, ...] if request.headless else p
+
+
+def _at_once(q: Array, k: Array, v: Array, mask: Mask | Array | None, scale: float | Array | None) -> Array | None:
+    """By the first kernel that could take it, if that has a way for such calls."""
+    for kernel in host_of(q).kernels:
+        if kernel.at_once is not None:
+            return kernel.at_once(q, k, v, mask, scale)
+        if kernel.takes_concrete:
+            return None
+    return None
 
 
 def _numerics(request: Request) -> Numerics:

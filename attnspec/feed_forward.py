@@ -8,6 +8,7 @@ from . import _compat, gradients
 from ._compat import Array, alike, cast, widened
 from .derivative import differentiable
 from .errors import OptionError
+from .fresh import added, by_rows, is_free
 from .host import host_of
 from .linear import linear
 from .params import FeedForwardParams
@@ -48,17 +49,23 @@ def feed_forward(params: FeedForwardParams, x: Array) -> Array:
         raise OptionError(msg)
     with host_of(x).scope():
         wide = widened(x)
-        hidden = linear(wide, params.w_in, params.b_in)
         if params.w_gate is None:
-            hidden = _activated(params.activation, hidden)
+            hidden = _activated(params.activation, linear(wide, params.w_in), params.b_in)
         else:
-            gate, hidden = alike(_activated(params.activation, linear(wide, params.w_gate)), hidden)
+            gate = _activated(params.activation, linear(wide, params.w_gate))
+            gate, hidden = alike(gate, linear(wide, params.w_in, params.b_in))
             hidden = gate * hidden
         return cast(linear(hidden, params.w_out, params.b_out), x.dtype)
 
 
-def _activated(name: str, x: Array) -> Array:
-    return differentiable(lambda x: (_ACTIVATIONS[name](x[0]),), getattr(gradients, f"{name}_backward"), (x,))[0]
+def _activated(name: str, x: Array, b: Array | None = None) -> Array:
+    """activation(x + b), of an x that nobody else holds."""
+    activation, backward = _ACTIVATIONS[name], getattr(gradients, f"{name}_backward")
+    b = None if b is None else cast(b, x.dtype)
+    if is_free(x, b):
+        return by_rows(lambda x: activation(x if b is None else added(x, b)), x, over=True)
+    x = x if b is None else added(*alike(x, b))
+    return differentiable(lambda x: (activation(x[0]),), backward, (x,))[0]
 
 
 def relu(x: Array) -> Array:
@@ -68,7 +75,7 @@ def relu(x: Array) -> Array:
 
 def gelu(x: Array) -> Array:
     """x Phi(x) = x erfc(-x / sqrt(2)) / 2, exact. float32 or float64."""
-    return 0.5 * x * erfc(-x / math.sqrt(2.0))
+    return 0.5 * x * erfc(x * -math.sqrt(0.5))
 
 
 def gelu_tanh(x: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import _compat
 from ._compat import Array, cast, widened
 from .derivative import differentiable
+from .fresh import added
 from .gradients import linear_backward
 
 
@@ -17,7 +18,7 @@ def linear(x: Array, w: Array, b: Array | None = None, *, axes: int = 1) -> Arra
 def _linear(operands: tuple[Array, Array, Array | None, int]) -> tuple[Array]:
     x, w, b, axes = operands
     y = _compat.namespace(x).tensordot(widened(x), cast(w, widened(x).dtype), axes=axes)
-    return (y if b is None else y + cast(b, y.dtype),)
+    return (y if b is None else added(y, cast(b, y.dtype)),)
 
 
 def into_heads(x: Array, w: Array, b: Array | None) -> Array:

@@ -6,6 +6,7 @@ from . import _compat
 from ._compat import Array, alike, cast, dtype_name, widened
 from .derivative import differentiable
 from .errors import ShapeError
+from .fresh import by_rows, is_free
 from .gradients import layer_norm_backward, rms_norm_backward
 from .host import host_of
 from .shapes import expect, floating, is_number, number, together
@@ -48,8 +49,15 @@ def layer_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, 
 
 def normalised(x: Array, gamma: Array | None, beta: Array | None, eps: float | Array) -> Array:
     """`layer_norm` without a last rounding to half precision."""
-    y, _ = differentiable(_standardised, layer_norm_backward, (x, eps))
-    return _affine(y, gamma, beta)
+
+    def of_rows(x: Array) -> Array:
+        y, _ = differentiable(_standardised, layer_norm_backward, (x, eps))
+        return _affine(y, gamma, beta)
+
+    wide = widened(x)
+    if x.ndim < 2 or not is_free(x, gamma, beta, None if is_number(eps) else eps):
+        return of_rows(wide)
+    return by_rows(of_rows, wide, over=wide is not x)
 
 
 def _standardised(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
@@ -59,10 +67,9 @@ def _standardised(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
     x, unit = _in_range(widened(x))
     if x.shape[-1] == 0:  # the mean of nothing is a warning, and then NaN
         return x, unit
-    d = x - xp.mean(x, axis=-1, keepdims=True)
-    # The rounding error of a large mean is common to the row. Taking off the first entry, then what is left of the
-    # mean, removes it, and leaves exact zeros of a constant row; all of it is linear, so gradients are right too.
-    d = d - d[..., :1]
+    # A large mean would be rounded. What is left of it without the first entry is small, and exactly 0 in a constant
+    # row; all of it is linear, so gradients are right too.
+    d = x - x[..., :1]
     d = d - xp.mean(d, axis=-1, keepdims=True)
     return _over_root(d, unit, eps)
 

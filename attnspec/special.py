@@ -8,6 +8,7 @@ float64's rounding, 13 float32's.
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 
 from ._compat import Array, dtype_name, namespace
 from .errors import DTypeError
@@ -23,7 +24,17 @@ ERFC_CHEBYSHEV = (
     -1.523028201457104304e-15, -9.457494571291234e-17, 1.210237189224278992e-16, -2.816663087747176972e-17,
 )  # fmt: skip
 
-_SERIES = {"float32": ERFC_CHEBYSHEV[:13], "float64": ERFC_CHEBYSHEV}
+
+def _powers(c: tuple[float, ...]) -> tuple[float, ...]:
+    """The coefficients of c_0 / 2 + sum of c_n T_n(u) as a polynomial in u, that of the highest power first."""
+    found, before, now = [c[0] / 2, *(0.0,) * (len(c) - 1)], [1.0], [0.0, 1.0]
+    for c_n in c[1:]:
+        found = [x + c_n * y for x, y in zip_longest(found, now, fillvalue=0.0)]
+        before, now = now, [2.0 * x - y for x, y in zip_longest([0.0, *now], before, fillvalue=0.0)]
+    return tuple(reversed(found))
+
+
+_SERIES = {"float32": _powers(ERFC_CHEBYSHEV[:13]), "float64": _powers(ERFC_CHEBYSHEV)}
 
 # Giles, "Approximating the erfinv function", 2011: polynomials in w - 2.5 and sqrt(w) - 3, w = -log(1 - x^2).
 _CENTRE = (
@@ -44,7 +55,7 @@ def erfc(x: Array) -> Array:
     xp = namespace(x)
     z = xp.abs(x)
     t = 2.0 / (2.0 + z)
-    right = t * xp.exp(_chebyshev(_SERIES[known], 2.0 * t - 1.0) - z * z)
+    right = t * xp.exp(_horner(_SERIES[known], 2.0 * t - 1.0) - z * z)
     return xp.where(x < 0, 2.0 - right, right)
 
 
@@ -63,14 +74,6 @@ def erfinv(y: Array) -> Array:
             step = (erfc(x) - tail) * xp.exp(x * x) * (math.sqrt(math.pi) / 2)
             x = x + step / (1.0 + x * step)
     return xp.where(y < 0, -x, x)
-
-
-def _chebyshev(c: tuple[float, ...], u: Array) -> Array:
-    """c_0 / 2 + sum of c_n T_n(u), by Clenshaw's recurrence."""
-    a, b = namespace(u).zeros_like(u), namespace(u).zeros_like(u)
-    for c_n in reversed(c[1:]):
-        a, b = 2.0 * u * a - b + c_n, a
-    return u * a - b + c[0] / 2
 
 
 def _horner(c: tuple[float, ...], x: Array) -> Array:

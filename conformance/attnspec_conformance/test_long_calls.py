@@ -91,8 +91,8 @@ def test_what_is_hidden_among_far_keys_changes_no_bit(backend: Any, value: float
 def test_a_far_key_counts_for_what_its_value_is_worth(backend: Any, at: int) -> None:
     # exp(-13) is all that the last row has of near keys, and exp(-87.5) of the far one, whose value makes it count.
     far = SLOPE * (at - (Q - 1)) - 87.5
-    q, k, v = (np.zeros((H, n, 1), np.float32) for n in (Q, K, K))
-    q[:], k[:] = 1.0, -13.0
+    q, k, v = np.full((H, Q, 1), 1.0), np.full((H, K, 1), -13.0), np.zeros((H, K, 1))
     k[:, at], v[:, at] = far, 2.0**120
+    q, k, v = (x.astype(np.float32) for x in (q, k, v))
     out, _ = attend(backend, q, k, v, scale=1.0, bias=attnspec.alibi(H))
     right(out[0, -1:], Call(q[0, -1:], k[0], v[0], bias=by_distance(np.array([Q - 1])), scale=1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import array_api_compat.torch as xp
@@ -18,31 +18,44 @@ from attnspec.struct import flatten, unflatten
 from .dtensors import SHARDS
 from .in_place import IN_PLACE
 from .sdpa import SDPA
-from .threefry import LEAST, rounds_in_place
 
 _PRODUCTS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
 
 
-@contextmanager
-def scope() -> Iterator[None]:
-    """Autocast off on every kind of device, and float32 products in float32.
+def scope() -> AbstractContextManager[Any]:
+    """Autocast off on every kind of device, and float32 products in float32; nothing, where that is so already.
 
     The precision switches belong to the process and to run time: a program that `torch.compile` records reads them
     when it runs, so they are left alone while it is recorded, and have to be at "highest" when it runs.
     """
+    if torch.compiler.is_compiling():
+        return _without_autocast()
+    lowered = any(m.fp32_precision not in _FULL for m in _PRODUCTS)
+    return _in_full() if lowered or torch._C._is_any_autocast_enabled() else _NOTHING
+
+
+_FULL = ("ieee", "none")
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
     with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        if torch.compiler.is_compiling():
+        yield
+
+
+@contextmanager
+def _in_full() -> Iterator[None]:
+    lowered = [(m, m.fp32_precision) for m in _PRODUCTS if m.fp32_precision not in _FULL]
+    with _without_autocast():
+        try:
+            for m, _ in lowered:
+                m.fp32_precision = "ieee"
             yield
-        else:
-            lowered = [(m, m.fp32_precision) for m in _PRODUCTS if m.fp32_precision not in ("ieee", "none")]
-            try:
-                for m, _ in lowered:
-                    m.fp32_precision = "ieee"
-                yield
-            finally:
-                for m, precision in lowered:
-                    # What was inherited from the general switch is inherited again.
-                    m.fp32_precision = "none" if precision == torch.backends.fp32_precision else precision
+        finally:
+            for m, precision in lowered:
+                # What was inherited from the general switch is inherited again.
+                m.fp32_precision = "none" if precision == torch.backends.fp32_precision else precision
 
 
 def concrete(*arrays: Any) -> bool:
@@ -158,11 +171,7 @@ def _(info: Any, in_dims: Any, *words: torch.Tensor) -> Any:
 
 def threefry(rng: tuple[Any, Any], counter: tuple[Any, Any]) -> Any:
     """One operation while `torch.compile` records, whose fusion of the rounds takes time exponential in them."""
-    tensors = [w for w in (*rng, *counter) if isinstance(w, torch.Tensor)]
     if not torch.compiler.is_compiling():
-        one_key = all(isinstance(w, int) or w.ndim == 0 for w in rng)
-        if one_key and sum(w.numel() for w in tensors) >= LEAST and concrete(*tensors):
-            return rounds_in_place((int(rng[0]), int(rng[1])), counter)
         return rounds(rng, counter)
     device = next(w.device for w in (*counter, *rng) if isinstance(w, torch.Tensor))
     words = (torch.as_tensor(w, dtype=torch.int32, device=device) for w in (*rng, *counter))

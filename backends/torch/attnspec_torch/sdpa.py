@@ -10,16 +10,10 @@ if every number that was read is finite, and every lse that came back.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from attnspec import small
 from attnspec._compat import Wrapped, cast, unwrapped
-from attnspec.backward import Gradients, attend_backward
 from attnspec.blocks import attend
 from attnspec.derivative import differentiable
 from attnspec.fast import FAST
@@ -27,11 +21,10 @@ from attnspec.host import Kernel, host_of
 from attnspec.request import Request
 from attnspec.shapes import is_number
 
-from .sdpa_calls import LARGEST, Calls, Operands, are_tame
+from .sdpa_at_once import FROM_SCORES, at_once
+from .sdpa_calls import LARGEST_SCALE, Calls, are_tame
+from .sdpa_gradients import chosen, gradients, sums
 from .sdpa_plan import plan_of
-
-_LARGEST_SCALE = 2.0**10
-_LARGEST_LSE = 2.0**10  # beyond, the weights of the walk back have to be made of references and totals
 
 
 def supports(request: Request) -> str | None:
@@ -49,8 +42,8 @@ def supports(request: Request) -> str | None:
     for name in ("bias", "softcap", "sink", "dropout"):
         if getattr(request, name) is not None:
             return f"it knows no {name}"
-    if not is_number(request.scale) or abs(request.scale) > _LARGEST_SCALE:
-        return f"the scale is no number up to {_LARGEST_SCALE:g}"
+    if not is_number(request.scale) or abs(request.scale) > LARGEST_SCALE:
+        return f"the scale is no number up to {LARGEST_SCALE:g}"
     if not (axes.D and axes.E and all(axes.scores)):
         return "there is nothing to compute"
     if len(axes.lead) > 1 and any(x.shape[:-3] != axes.lead for x in arrays):
@@ -75,7 +68,7 @@ def call(request: Request) -> tuple[Tensor, Tensor]:
     if not any(isinstance(x, Wrapped) for x in arrays) and request.host.concrete(*arrays):
         out, lse, *_ = _attended(request)
     else:
-        out, lse, *_ = differentiable(_recorded, _gradients, request, always=True)
+        out, lse, *_ = differentiable(_recorded, gradients, request, always=True)
     return cast(out, request.q.dtype), lse
 
 
@@ -84,12 +77,7 @@ def _recorded(request: Request) -> tuple[Tensor, ...]:
     if not request.host.concrete(request.q, request.k, request.v):
         return attend(request, FAST)
     out, lse, *rest = _attended(request)
-    return out, lse, *(rest or _sums(lse))
-
-
-def _sums(lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The reference and the total of each row: of fused ones, lse and 1."""
-    return lse[..., None].clone(), (lse != -math.inf).to(lse.dtype)[..., None]
+    return out, lse, *(rest or sums(lse))
 
 
 def _attended(request: Request) -> tuple[Tensor, ...]:
@@ -111,45 +99,7 @@ def _mended(request: Request, calls: Calls) -> tuple[Tensor, ...]:
     walked = walked | ~torch.isfinite(out).all(-1)
     walked = calls.shaped(walked if doubt is None else walked | doubt)
     fused = calls.shaped(out), calls.shaped(lse)
-    return _chosen(walked, attend(request, FAST), (*fused, *_sums(fused[1]))) if bool(walked.any()) else fused
+    return chosen(walked, attend(request, FAST), (*fused, *sums(fused[1]))) if bool(walked.any()) else fused
 
 
-def _gradients(*saved: Any) -> Gradients:
-    """As `attnspec.backward.attend_backward`, which takes over where these gradients are differentiated in turn."""
-    request, (out, lse, _, _), (g, of_lse, _, of_total) = saved
-    if not request.host.concrete(request.q, request.k, request.v, out, lse, g, of_lse, of_total):
-        return attend_backward(saved, FAST)
-    calls = Calls.of(request)
-    rows = [calls.flat(x) for x in (g, out, lse)]
-    walked = (~(lse.abs() <= _LARGEST_LSE) & (lse != -math.inf)) | (of_lse != 0) | (of_total[..., 0] != 0)
-    if are_tame(calls.given.q, *calls.read(), g) and not bool(walked.any()):
-        return calls.named(calls.pulled(calls.given, *rows))
-    return _mended_gradients(saved, calls, walked)
-
-
-def _mended_gradients(saved: Any, calls: Calls, walked: Tensor) -> Gradients:
-    """Rows add to the gradients of keys on one of the two ways, and exactly 0 on the other."""
-    request, results, (g, of_lse, of_reference, of_total) = saved
-    tame_q, tame_k, tame_v, tame_g = (x.abs().amax(-1) <= LARGEST for x in (*calls.given, calls.flat(g)))
-    (q, k, v), seeing = calls.without(~(tame_k & tame_v))
-    flat = seeing | ~tame_q | ~tame_g | calls.flat(walked[..., None])[..., 0]
-    q = q.masked_fill(~tame_q[..., None], 0.0)
-    of_out, out, lse = (calls.flat(x) for x in (g, *results[:2]))
-    of_out, out = (x.masked_fill(flat[..., None], 0.0) for x in (of_out, out))
-    found = calls.named(calls.pulled(Operands(q, k, v), of_out, out, lse.masked_fill(flat, math.inf)))
-    walked = calls.shaped(flat)
-    if not bool(walked.any()):
-        return found
-    nothing = (torch.zeros_like(x) for x in (g, of_lse, of_total))
-    g, of_lse, of_total = _chosen(walked, (g, of_lse, of_total), nothing)
-    of_walked = attend_backward((request, results, (g, of_lse, of_reference, of_total)), FAST)
-    return {name: x + of_walked[name] for name, x in found.items()}
-
-
-def _chosen(rows: Tensor, ones: Iterable[Tensor], others: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Arrays (..., H, Q[, E]) with these rows of the ones and the rest of the others."""
-    pairs = zip(ones, others, strict=True)
-    return tuple(torch.where(rows if x.ndim == rows.ndim else rows[..., None], x, y) for x, y in pairs)
-
-
-SDPA = Kernel("scaled_dot_product_attention", supports, call, recorded=True, from_scores=small.LARGEST + 1)
+SDPA = Kernel("scaled_dot_product_attention", supports, call, recorded=True, from_scores=FROM_SCORES, at_once=at_once)

@@ -14,14 +14,16 @@ from attnspec.request import Request
 
 from .sdpa_plan import Piece, plan_of
 
-_attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_pull = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+pull = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 # So few queries take as long as one: the time goes into reading the keys.
 _FEW = 16
 
 # Below it no product of three entries, of a scale and of as many terms as fit a memory leaves float32.
 LARGEST = 2.0**30
+LARGEST_SCALE = 2.0**10
+LARGEST_LSE = 2.0**10  # beyond, the weights of the walk back have to be made of references and totals
 
 
 class Operands(NamedTuple):
@@ -59,7 +61,7 @@ class Calls(NamedTuple):
         bias = None
         if plan.seen is not None:
             seen = plan.seen[(None,) * max(0, 3 - plan.seen.ndim)]
-            bias = torch.zeros(seen.shape, dtype=given.q.dtype).masked_fill_(~seen, -math.inf)
+            bias = bias_of(seen, given.q.dtype)
             bias = bias.expand(*axes.lead, *bias.shape[-3:]).reshape(-1, *bias.shape[-3:])
         pieces = plan.pieces(axes)
         whole = len(pieces) == 1 and pieces[0][:2] == (slice(0, given.q.shape[0]), slice(0, axes.Q))
@@ -68,7 +70,7 @@ class Calls(NamedTuple):
     def flat(self, x: Tensor) -> Tensor:
         """An array (..., H, Q[, E]) with its leading axes as one."""
         x = x.reshape(-1, *x.shape[len(self.request.axes.lead) :])
-        return _readable(x, self.given.q.shape[-1]) if x.ndim == 4 else x
+        return readable(x, self.given.q.shape[-1]) if x.ndim == 4 else x
 
     def shaped(self, x: Tensor) -> Tensor:
         """With the leading axes of the call."""
@@ -82,9 +84,9 @@ class Calls(NamedTuple):
         return (k, v) if stop == k.shape[-2] else (k[..., :stop, :], v[..., :stop, :])
 
     def few(self, piece: Piece) -> bool:
-        """Whether the queries of a piece are read with their opposites, which notice infinite keys."""
+        """Whether the queries of a piece are read with their opposites."""
         axes = self.request.axes
-        return not piece.causal and (piece.q.stop - piece.q.start) * (axes.H // axes.G) <= _FEW
+        return are_few(piece.q.stop - piece.q.start, axes.H // axes.G, causal=piece.causal)
 
     def sees(self, flags: Tensor) -> Tensor:
         """Of flags of keys (B, G, K), which queries see one: (B, H, Q)."""
@@ -124,25 +126,15 @@ class Calls(NamedTuple):
         return Results(out, lse, doubt)
 
     def _of_piece(self, piece: Piece, operands: Operands) -> Results:
+        bias = self._bias(piece)
+        scale, few = float(self.request.scale), self.few(piece)
         q, k, v = self._cut(piece, operands)
-        if self.few(piece):
-            stacked = q.reshape(*k.shape[:2], -1, q.shape[-1])
-            n = stacked.shape[-2]
-            both_out, both = _attend(torch.cat([stacked, -stacked], -2), k, v, **self._options(piece))
-            out, lse, mirrored = both_out[..., :n, :].reshape(q.shape), both[..., :n].reshape(q.shape[:-1]), both
-        else:
-            out, lse = _attend(q, k, v, 0.0, piece.causal, **self._options(piece))
-            mirrored = lse
-        # The operation gives lse = 0 and out = 0 to a row all of whose scores are -inf.
-        least, most = torch.aminmax(mirrored.abs())
-        doubt = None
-        if not (float(least) > 0 and float(most) < math.inf):
-            doubt = ~(lse.abs() < math.inf) | ((lse == 0) & (out == 0).all(-1))
-        if self.bias is not None:
-            seen = _of_queries(piece, self.bias[piece.items, :, 0, piece.k] == 0)
-            lse = lse.masked_fill(~seen, -math.inf)
-            doubt = None if doubt is None else doubt & seen
-        return Results(out, lse, doubt)
+        results = fused(q, k, v, scale, bias, causal=piece.causal, few=few)
+        if bias is None:
+            return results
+        out, lse, doubt = results
+        seen = _of_queries(piece, bias[:, :, 0] == 0)
+        return Results(out, lse.masked_fill(~seen, -math.inf), None if doubt is None else doubt & seen)
 
     def pulled(self, operands: Operands, g: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, ...]:
         """The gradients of q, k and v; rows whose lse is infinite add nothing."""
@@ -150,12 +142,12 @@ class Calls(NamedTuple):
             lse = lse.masked_fill(lse == -math.inf, math.inf)
         if self.whole and self.pieces[0].k == slice(0, operands.k.shape[-2]):
             (piece,) = self.pieces
-            return _pull(g, *operands, out, lse, 0.0, piece.causal, **self._options(piece))  # type: ignore[no-any-return]
+            return pull(g, *operands, out, lse, 0.0, piece.causal, **self._options(piece))  # type: ignore[no-any-return]
         found = tuple(torch.zeros(x.shape, dtype=x.dtype) for x in operands)
         for piece in self.pieces:
             rows, keys = ((piece.items, slice(None), place) for place in (piece.q, piece.k))
             cut, options = self._cut(piece, operands), self._options(piece)
-            part = _pull(g[rows], *cut, out[rows], lse[rows], 0.0, piece.causal, **options)
+            part = pull(g[rows], *cut, out[rows], lse[rows], 0.0, piece.causal, **options)
             for x, place, of_part in zip(found, (rows, keys, keys), part, strict=True):
                 x[place] += of_part
         return found
@@ -174,13 +166,54 @@ class Calls(NamedTuple):
         return q[items, :, piece.q], k[items, :, keys], v[items, :, keys]
 
     def _options(self, piece: Piece) -> dict[str, Any]:
-        bias = None if self.bias is None else self.bias[piece.items, ..., piece.k]
-        return {"scale": float(self.request.scale), "attn_mask": bias}
+        return {"scale": float(self.request.scale), "attn_mask": self._bias(piece)}
+
+    def _bias(self, piece: Piece) -> Tensor | None:
+        return None if self.bias is None else self.bias[piece.items, ..., piece.k]
+
+
+def bias_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores so that only keys that are seen count."""
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -math.inf)
+
+
+def are_few(Q: int, heads: int, *, causal: bool) -> bool:
+    """Whether so many queries of a group of heads are read with their opposites, which notice infinite keys."""
+    return not causal and Q * heads <= _FEW
+
+
+def fused(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None, *, causal: bool, few: bool
+) -> Results:
+    """One call of the fused operation."""
+    if few:
+        stacked = q.reshape(*k.shape[:2], -1, q.shape[-1])
+        n = stacked.shape[-2]
+        out, mirrored = attend(torch.cat([stacked, -stacked], -2), k, v, scale=scale, attn_mask=bias)
+        out, lse = out[..., :n, :].reshape(q.shape), mirrored[..., :n].reshape(q.shape[:-1])
+    else:
+        out, lse = attend(q, k, v, 0.0, causal, scale=scale, attn_mask=bias)
+        mirrored = lse
+    # The operation gives lse = 0 and out = 0 to a row all of whose scores are -inf.
+    least, most = torch.aminmax(mirrored)
+    if least.item() > 0 and most.item() < math.inf:
+        return Results(out, lse, None)
+    size = mirrored.abs()
+    if bool(((size > 0) & (size < math.inf)).all()):
+        return Results(out, lse, None)
+    return Results(out, lse, ~(lse.abs() < math.inf) | ((lse == 0) & (out == 0).all(-1)))
 
 
 def are_tame(*arrays: Tensor) -> bool:
-    """Whether every entry is below `LARGEST`: the root of the sum of squares is no less than the greatest of them."""
-    return all(float(torch.linalg.vector_norm(x)) <= LARGEST for x in arrays)
+    """Whether every entry is below `LARGEST`: the sum of squares is no less than that of the greatest of them."""
+    return all(_of_squares(x) <= LARGEST**2 for x in arrays)
+
+
+def _of_squares(x: Tensor) -> float:
+    if x.is_contiguous():
+        flat = x.view(-1)
+        return float(torch.dot(flat, flat))
+    return float(torch.linalg.vector_norm(x)) ** 2
 
 
 def _of_queries(piece: Piece, flags: Tensor) -> Tensor:
@@ -197,10 +230,10 @@ def _flat(x: Tensor, lead: tuple[int, ...], width: int) -> Tensor:
         x = x.float()
     if len(lead) != 1 or x.shape[:-3] != lead:
         x = x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
-    return _readable(x, width)
+    return readable(x, width)
 
 
-def _readable(x: Tensor, width: int) -> Tensor:
+def readable(x: Tensor, width: int) -> Tensor:
     """So wide, and with steps of 1 along the last axis: the operation takes both for granted."""
     if x.shape[-1] != width:
         return torch.nn.functional.pad(x, (0, width - x.shape[-1]))

@@ -75,13 +75,14 @@ def plan_of(request: Request) -> Plan | str:
     if any(isinstance(x, torch.Tensor) for x in positions):
         return "positions are known only as tensors"
     q_first, k_first = (0 if x is None else x.start for x in positions)
-    return _with(Plan(), request.mask, request.axes, q_first, k_first)
+    return with_rule(Plan(), request.mask, request.axes, q_first, k_first)
 
 
-def _with(plan: Plan, rule: Rule, axes: Axes, q_first: int, k_first: int) -> Plan | str:
+def with_rule(plan: Plan, rule: Rule, axes: Axes, q_first: int = 0, k_first: int = 0) -> Plan | str:
+    """A plan in which a query sees only what the rule says, too."""
     if isinstance(rule, And):
-        first = _with(plan, rule.a, axes, q_first, k_first)
-        return first if isinstance(first, str) else _with(first, rule.b, axes, q_first, k_first)
+        first = with_rule(plan, rule.a, axes, q_first, k_first)
+        return first if isinstance(first, str) else with_rule(first, rule.b, axes, q_first, k_first)
     if isinstance(rule, Window) and rule.left is None and isinstance(rule.offset, int):
         if rule.right is None:
             return plan

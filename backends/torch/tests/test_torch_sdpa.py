@@ -10,7 +10,7 @@ import torch
 from attnspec_conformance.laws import LAWS
 from attnspec_conformance.subjects import judge
 from attnspec_conformance.trials import Verdict
-from attnspec_torch import sdpa
+from attnspec_torch import sdpa, sdpa_gradients
 from native_subject import Native  # type: ignore[import-not-found]
 
 import attnspec
@@ -91,7 +91,8 @@ def test_the_kernel_is_asked_the_clauses_that_it_could_break(family: str) -> Non
 @pytest.fixture
 def unwary(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrapper without its look at what was read."""
-    monkeypatch.setattr(sdpa, "are_tame", lambda *arrays: True)
+    for module in (sdpa, sdpa_gradients):
+        monkeypatch.setattr(module, "are_tame", lambda *arrays: True)
 
 
 @pytest.mark.usefixtures("unwary")

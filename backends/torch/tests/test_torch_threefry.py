@@ -1,26 +1,28 @@
-"""The generator in the place of its counters has the words of `prng.rounds`."""
+"""Words that are drawn in place, a piece at a time, are those of `prng.rounds`."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from attnspec_torch.threefry import rounds_in_place
 
 import attnspec
-from attnspec.prng import rounds
+from attnspec import prng
 
 KEYS = [(0, 0), (7, -1), (-(2**31), 2**31 - 1)]
 
 
 @pytest.mark.parametrize("rng", KEYS)
-@pytest.mark.parametrize("shapes", [((), (70001,)), ((300, 1), (1, 500)), ((3, 5), (3, 5)), ((0, 4), (1, 4))])
-def test_words_are_those_of_the_definition(rng: tuple[int, int], shapes: tuple[tuple[int, ...], ...]) -> None:
+@pytest.mark.parametrize("shape", [(2 * 2**16 + 4465,), (300, 500), (prng.LEAST,), (0, 4)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_words_are_those_of_the_definition(rng: tuple[int, int], shape: tuple[int, ...], wide: bool) -> None:
     generator = torch.Generator().manual_seed(1)
-    counter = tuple(torch.randint(-(2**31), 2**31, s, generator=generator).to(torch.int32) for s in shapes)
-    before = [c.clone() for c in counter]
-    for one, other in zip(rounds_in_place(rng, counter), rounds(rng, counter), strict=True):
-        assert torch.equal(one, other)
-    assert all(map(torch.equal, before, counter))
+    words = [torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32) for _ in range(2)]
+    counter = (words[0] if wide else -5, words[1])
+    before = [word.clone() for word in words]
+    for n in range(2):
+        drawn = prng.draw(rng, counter, lambda *both, n=n: both[n] + 0)
+        assert torch.equal(drawn, torch.as_tensor(prng.rounds(rng, counter)[n]).expand(shape))
+    assert all(map(torch.equal, before, words))
 
 
 def test_a_key_of_tensors_draws_what_its_numbers_draw() -> None:

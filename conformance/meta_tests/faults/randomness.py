@@ -103,9 +103,9 @@ def counter_of_32_bits(patch):
 def entries_counted_by_columns(patch):
     right = random._draw
 
-    def draw(operands, shape):
-        xp, words = right(operands, shape[::-1])
-        return xp, tuple(xp.permute_dims(word, tuple(range(len(shape)))[::-1]) for word in words)
+    def draw(operands, shape, of_words):
+        drawn = right(operands, shape[::-1], of_words)
+        return namespace(drawn).permute_dims(drawn, tuple(range(len(shape)))[::-1])
 
     patch.setattr(random, "_draw", draw)
 

@@ -1,0 +1,197 @@
+"""Calls that are one call of the fused operation, recognised at a glance and looked at as little as will do.
+
+At 512 queries the operation takes 5 ms, and to check a call, to plan it and to read what came back takes a fifth of
+that again. What shapes say is found once for all calls of these shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnspec.host import host_of
+from attnspec.request import Request
+from attnspec.rules import Padding, Rule, Window, as_mask
+from attnspec.shapes import Axes, is_number
+
+from .sdpa_calls import LARGEST_LSE, LARGEST_SCALE, are_few, are_tame, attend, bias_of, fused, pull, readable
+from .sdpa_gradients import gradients, sums
+from .sdpa_plan import Plan, with_rule
+
+FROM_SCORES = 2**14  # of fewer, to look at what came back takes longer than to compute
+
+_C = torch._C
+
+
+class _Known(NamedTuple):
+    """What the shapes and the rule of a call say."""
+
+    axes: Axes
+    scale: float
+    keys: int  # the first of them are read
+    causal: bool
+    few: bool  # see `are_few`
+
+
+def at_once(q: Any, k: Any, v: Any, mask: Any, scale: Any) -> Tensor | None:
+    """`attention` of such a call, with the bits of `sdpa.call`; None: of another, or some rows have to be mended."""
+    if not (type(q) is Tensor and type(k) is Tensor and type(v) is Tensor and _is_plain(q, k, v)):
+        return None
+    if not (scale is None or is_number(scale)):
+        return None
+    bias = None
+    if type(mask) is Tensor:
+        bias = _of_row(mask, q, k)
+        if bias is None:
+            return None
+    elif not (mask is None or _is_static(mask)):
+        return None
+    known = _known(q.shape, k.shape, v.shape, mask if bias is None else None, scale)
+    if known is None:
+        return None
+    if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
+        found = _attended(known, q, k, v, bias)
+        return None if found is None else found[0]
+    with torch.no_grad():
+        found = _attended(known, q, k, v, bias)
+    if found is None:
+        return None
+    out, _ = _Recorded.apply(q, k, v, found, known, mask, bias)
+    return out
+
+
+def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Numbers in memory that the operation reads, and nothing around the call but autograd."""
+    return (
+        q.dtype in _HELD
+        and q.dtype is k.dtype
+        and q.dtype is v.dtype
+        and q.is_cpu
+        and k.is_cpu
+        and v.is_cpu
+        and q.ndim == 4
+        and k.ndim == 4
+        and q.stride(3) == 1
+        and k.stride(3) == 1
+        and v.stride(-1) == 1
+        and _is_undisturbed()
+    )
+
+
+_HELD = (torch.float32, torch.float64)
+
+
+def _is_undisturbed() -> bool:
+    """Whether no transform, no recording and no lower precision is in force; asked of C, in a tenth of the time."""
+    return not (
+        torch.compiler.is_compiling()
+        or _C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or _C._functorch.peek_interpreter_stack() is not None
+        or _C._is_any_autocast_enabled()
+        or _C._get_fp32_precision_getter("mkldnn", "matmul") not in ("ieee", "none")
+    )
+
+
+def _is_static(mask: Any) -> bool:
+    """Whether a mask is a rule without arrays that may be one call."""
+    kind = type(mask)
+    return (kind is Window and type(mask.offset) is int) or (kind is Padding and isinstance(mask.lengths, int | tuple))
+
+
+def _of_row(mask: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
+    """(B or 1, 1, 1, K) to be added to scores, of one row of keys for all heads and queries, which hides not all."""
+    shape, K = mask.shape, k.shape[2]
+    if not (mask.dtype is torch.bool and mask.is_cpu and shape[-1:] == (K,)):
+        return None
+    if not (mask.numel() == K or (len(shape) == 4 and shape[:3] == (q.shape[0], 1, 1))):
+        return None
+    seen = mask.reshape(-1, 1, 1, K)
+    return bias_of(seen, q.dtype) if bool(seen.any(-1).all()) else None
+
+
+@lru_cache(maxsize=256)
+def _known(q: Any, k: Any, v: Any, rule: Rule | None, scale: float | None) -> _Known | None:
+    """None: such a call is no single call of the operation, or it is to be refused."""
+    (B, H, Q, D), (_, G, K, _) = q, k
+    if k != v or (k[0], k[3]) != (B, D) or not (D and G and B * H * Q * K >= FROM_SCORES) or H % G:
+        return None
+    if not (scale is None or 0 < scale <= LARGEST_SCALE):  # the operation hides keys before it scales
+        return None
+    axes, plan = Axes((B,), H, G, Q, K, D, D), Plan()
+    if rule is not None:
+        rule.check(axes)
+        plan = with_rule(plan, rule, axes)  # type: ignore[assignment]
+    pieces = [] if isinstance(plan, str) else plan.pieces(axes)
+    if len(pieces) != 1 or pieces[0][:2] != (slice(0, B), slice(0, Q)) or pieces[0].k.start:
+        return None
+    keys, causal, few = pieces[0].k.stop, pieces[0].causal, are_few(Q, H // G, causal=pieces[0].causal)
+    scale = 1.0 / math.sqrt(D) if scale is None else float(scale)
+    return _Known(axes, scale, keys, causal, few)
+
+
+def _attended(known: _Known, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """(out, lse), if every row sees numbers alone and is a number."""
+    k, v = _read(known, k), _read(known, v)
+    if not known.few:
+        # Of numbers like these nothing else can come; and what was just read is near when the operation reads it.
+        if not are_tame(q, k, v):
+            return None
+        return attend(q, k, v, 0.0, known.causal, scale=known.scale, attn_mask=bias)  # type: ignore[no-any-return]
+    out, lse, doubt = fused(q, k, v, known.scale, bias, causal=False, few=True)
+    # An output that is finite has read no value that is not.
+    return (out, lse) if doubt is None and are_tame(out) else None
+
+
+def _read(known: _Known, x: Tensor) -> Tensor:
+    return x if known.keys == known.axes.K else x[:, :, : known.keys]
+
+
+class _Recorded(torch.autograd.Function):  # type: ignore[misc]
+    """Results that are at hand, and their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, found: tuple[Tensor, Tensor], known: _Known, mask: Any, bias: Any
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(q, k, v, *found)
+        ctx.call = known, mask, bias
+        ctx.set_materialize_grads(False)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, of_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        known, mask, bias = ctx.call
+        pulled = None if of_lse is not None else _pulled(known, bias, (q, k, v, out, lse), g)
+        if pulled is None:
+            rule = None if mask is None else as_mask(mask)
+            request = Request(q, k, v, known.axes, rule, scale=known.scale)
+            results, nothing = (out, lse, *sums(lse)), torch.zeros_like(lse)
+            of_lse = nothing if of_lse is None else of_lse
+            found = gradients(request, results, (g, of_lse, nothing[..., None], nothing[..., None]))
+            pulled = found["q"], found["k"], found["v"]
+        return (*pulled, None, None, None, None)
+
+
+def _pulled(known: _Known, bias: Tensor | None, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Tensor, ...] | None:
+    """The gradients of q, k and v, if no row has to be mended and nobody differentiates them in turn."""
+    q, k, v, out, lse = saved
+    if not host_of(g).concrete(g, q, k, v):
+        return None
+    k, v = _read(known, k), _read(known, v)
+    least, most = torch.aminmax(lse)
+    of_size = -least.item() <= LARGEST_LSE and most.item() <= LARGEST_LSE
+    # What forward looked at is not looked at again.
+    if not (of_size and are_tame(*(g, q, k, v) if known.few else (g,))):
+        return None
+    options = {"scale": known.scale, "attn_mask": bias}
+    pulled = pull(readable(g, g.shape[-1]), q, k, v, out, lse, 0.0, known.causal, **options)
+    missing = known.axes.K - known.keys
+    if not missing:
+        return pulled  # type: ignore[no-any-return]
+    return (pulled[0], *(torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in pulled[1:]))
