@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ._compat import Array, cast, turned, widened
 from .fast import is_in_queries
-from .host import InPlace, on
+from .host import on
+from .overwriting import InPlace
 from .request import Request
 from .rules import Status
 from .shapes import Span, is_number

@@ -13,7 +13,8 @@ import array_api_compat.numpy as xp
 import numpy as np
 
 from attnspec._compat import remember
-from attnspec.host import Host, InPlace
+from attnspec.host import Host
+from attnspec.overwriting import InPlace
 
 from .pool import allowed, each
 
@@ -76,7 +77,7 @@ def _has_fast_exp2() -> bool:
 
 
 def _exponential(function: np.ufunc, unit: float) -> Callable[..., tuple[Any, Any]]:
-    """exp of scores in that unit, as `attnspec.host.InPlace` wants it."""
+    """exp of scores in that unit, as `attnspec.overwriting.InPlace` wants it."""
 
     def exp(x: Any, least: float | None, visible: Any = None) -> tuple[Any, Any]:
         edge = _least_exponent(x.dtype) * unit

@@ -8,7 +8,8 @@ from typing import Any
 import array_api_strict as xp
 import numpy as np
 
-from attnspec.host import Host, InPlace
+from attnspec.host import Host
+from attnspec.overwriting import InPlace
 
 
 def scope() -> AbstractContextManager[None]:

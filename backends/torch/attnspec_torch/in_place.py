@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from attnspec.host import InPlace
+from attnspec.overwriting import InPlace
 
 
 def exp(x: Any, least: float | None, visible: Any = None) -> tuple[Any, Any]:
-    """exp, as `attnspec.host.InPlace` wants it. It is faster than exp2."""
+    """exp, as `attnspec.overwriting.InPlace` wants it. It is faster than exp2."""
     # A little more than the least normal number: exponentials that are less take longer to make, too.
     edge = math.log(torch.finfo(x.dtype).tiny) * (1.0 - 2.0**-8)
     # To look at a value of another device would be to wait for it.
