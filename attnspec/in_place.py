@@ -34,6 +34,9 @@ _TASKS = 4  # for each worker, if there are so many: for some are longer than ot
 # Between these totals no weight that counts beside the largest is subnormal, and none is near float32's limits.
 LEAST, MOST = 2.0**-20, 2.0**100
 
+# In rows with exponentials that are hardly normal numbers, so that their products with values are.
+_RAISED = 2.0**26
+
 Rows = tuple[Array, Array, Array, Array]  # out, lse, reference, total
 
 
@@ -171,14 +174,20 @@ class _Sums:
         if request.softcap is not None or bias is not None:
             scores, least = _plus(xp, FAST.score(request, scores, None), bias), None
         p, lost = part.unit.exp(scores, least, _both(tile.visible, finite))
+        raised = None
         if lost is not None:
             self.lost = self._marked(self.lost, lost, rows)
+            raised = xp.where(lost, xp.asarray(_RAISED, dtype=p.dtype, **beside(p)), 1.0)
+            p *= raised
         for hidden in (tile.veil, veil):
             p = p if hidden is None else ops.hide(p, hidden)
         total = xp.matmul(p, tile.ones)
         if request.dropout is not None:
             p = ops.hide(p, ops.veil(keep_tile(request.dropout, request, tile.q, k), p))
-        self._add(total, grouped_matmul(xp, p, values), rows)
+        out = grouped_matmul(xp, p, values)
+        if raised is not None:
+            total, out = total / raised, out / raised
+        self._add(total, out, rows)
         for flag in (operands.bad_k, operands.bad_v):
             if flag is not None:
                 seen = self._of_rows(k.of(flag, -1), tile.visible, finite)
