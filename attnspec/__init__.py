@@ -89,7 +89,7 @@ class _Package(ModuleType):
     """This package, whose names are found at their first use."""
 
     def __getattr__(self, name: str) -> Any:
-        module = None if name.startswith("_") else _module(_HOMES.get(name, name))
+        module = None if name.startswith("_") or not name.isidentifier() else _module(_HOMES.get(name, name))
         if module is None:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg, name=name, obj=self)

@@ -20,14 +20,13 @@ from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
 from .fast import EAGER, FAST, grouped_matmul, narrowed, stacked
 from .host import beside, on
-from .in_place_tiles import FEW, Tile, Unit, is_shared, like, operations, tiles_of
+from .in_place_tiles import FEW, SIDE, Tile, Unit, is_shared, like, operations, tiles_of
 from .numerics import Operands
 from .parts import Block, blocks
 from .request import Request
 from .shapes import Span
 from .struct import arrays_in
 
-_SIDE = 512
 _SHARED = 8  # parts that share the mask and the bias of their tiles, at most: they are in memory together
 _TASKS = 4  # for each worker, if there are so many: for some are longer than others
 
@@ -52,10 +51,10 @@ def attend(request: Request) -> Rows:
     xp, axes, ops = request.xp, request.axes, operations(request)
     dtype, place = like(request).dtype, on(request.device)
     results = [xp.empty((*axes.scores[:-1], n), dtype=dtype, **place) for n in (axes.E, 1, 1, 1)]
-    rows = max(1, min(axes.Q, _SIDE))
-    columns = max(1, min(axes.K, _SIDE**2 // rows))
+    rows = max(1, min(axes.Q, SIDE))
+    columns = max(1, min(axes.K, SIDE**2 // rows))
     unit = Unit.of(request)
-    parts = [_Part.of(request, unit, block) for block in blocks(axes, max(1, _SIDE**2 // (rows * columns)))]
+    parts = [_Part.of(request, unit, block) for block in blocks(axes, max(1, SIDE**2 // (rows * columns)))]
 
     def tile(task: tuple[int, list[_Part]]) -> None:
         start, some = task
@@ -79,7 +78,7 @@ def _rows(request: Request, q: Span, columns: int, parts: list[_Part]) -> list[R
     sums, light = [_Sums(part, q) for part in parts], []
     for found in tiles_of(request, q, columns):
         tile = Tile(request, *found)
-        if tile.veil is None and request.bias is None:
+        if not parts[0].sharing or (request.bias is None and tile.veil is None):
             light.append(tile)
         else:
             for of_part in sums:
@@ -100,7 +99,7 @@ class _Part(NamedTuple):
     request: Request  # of the block, scaled
     operands: Operands
     looked: bool  # all of q, k and v was looked at; if not, what comes out shows whether they are finite
-    longest: dict[int, float]  # the lengths of the longest keys of tiles
+    longest: dict[tuple[Any, int], float]  # the lengths of the longest keys of tiles
     as_it_is: bool  # k and v need neither cleaning nor widening nor scaling
     sharing: bool  # the mask and the positions are those of the whole call
 
@@ -200,10 +199,10 @@ class _Sums:
         """
         if self.few or self.part.looked:
             return None
-        longest = self.part.longest
-        if k.start not in longest:
-            longest[k.start] = _longest(self.xp, keys)
-        least = -self.longest * longest[k.start] * (1.0 + 2.0**-10)
+        longest, of_tile = self.part.longest, (k.start, k.size)
+        if of_tile not in longest:
+            longest[of_tile] = _longest(self.xp, keys)
+        least = -self.longest * longest[of_tile] * (1.0 + 2.0**-10)
         self.finite = math.isfinite(least)
         return least
 

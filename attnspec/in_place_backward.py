@@ -22,7 +22,7 @@ from typing import Any
 from ._compat import Array, widened
 from .fast import EAGER, FAST, is_in_queries, stacked, unstacked
 from .host import beside, on
-from .in_place_tiles import Tile, Unit, is_shared, operations, tiles_of
+from .in_place_tiles import SIDE, Tile, Unit, is_shared, operations, tiles_of
 from .numerics import Operands
 from .parts import Block, part_of, places_of
 from .request import Request
@@ -34,7 +34,6 @@ from .tiling import parts
 Arrays = Sequence[Array]
 Walk = Callable[[Request, Arrays, Arrays, Array], Arrays]
 
-_SIDE = 512
 _AREA = 2**17  # two tiles of float32 are 1 MB, which stays in a core's cache
 _STRIPE = 2048  # queries that are made ready at once: in few operations, and in memory that does not grow with them
 
@@ -70,7 +69,7 @@ def gradients(request: Request, results: Arrays, cotangents: Arrays, walk: Walk)
                 [part_of(x, block, x.ndim - len(block)) for x in arrays] for arrays in (results, cotangents)
             )
             places = [found[name][(*place, ...)] for name, place in (("q", block), ("k", keys), ("v", keys))]
-            _Part(part, tiles, places, of_results[2:]).add(of_results, given, walk)
+            _Part(part, tiles, places, of_results).add(given, walk)
 
     # Parts of one group of heads add to the same keys: one after another, whatever threads there are.
     cut = groupby(parts(request, EAGER), of_keys)
@@ -98,11 +97,11 @@ class _Tiles:
 class _Part:
     """A part of the call, and where its gradients are summed."""
 
-    def __init__(self, request: Request, tiles: _Tiles, found: Arrays, sums: Arrays) -> None:
+    def __init__(self, request: Request, tiles: _Tiles, found: Arrays, results: Arrays) -> None:
         xp, self.request, self.xp, self.ops, self.tiles = request.xp, request, request.xp, operations(request), tiles
         self.of_q, self.of_k, self.of_v = found
         self.exp, self.scaled, _ = Unit.of(request)
-        self.plain = _plain(xp, *sums)
+        self.results, self.plain = results, _plain(xp, *results)
         self.all_plain = bool(xp.all(self.plain))
         if self.all_plain and request.mask is None:  # what a plain row sees is finite
             self.operands = Operands(request.q, request.k, request.v, None, None, None)
@@ -114,24 +113,24 @@ class _Part:
             for x in (self.keys, values)
         ]
 
-    def add(self, results: Arrays, cotangents: Arrays, walk: Walk) -> None:
+    def add(self, cotangents: Arrays, walk: Walk) -> None:
         """The gradients of the part to what is there."""
         request, Q = self.request, self.request.axes.Q
         for start in range(0, Q, _STRIPE):
             q = request.q_span(start, min(_STRIPE, Q - start))
-            rows = self._rows(q, results, cotangents)
+            rows = self._rows(q, cotangents)
             if not self.all_plain:
                 rows = [self.xp.where(q.of(self.plain, -2), x, 0.0) for x in rows]
             self._stripe(q, rows)
         self.of_q *= request.scale
         if not self.all_plain:
-            others = walk(request, results, cotangents, self.plain)
+            others = walk(request, self.results, cotangents, self.plain)
             for total, more in zip((self.of_q, self.of_k, self.of_v), others, strict=False):
                 total += more
 
-    def _rows(self, q: Span, results: Arrays, cotangents: Arrays) -> list[Array]:
+    def _rows(self, q: Span, cotangents: Arrays) -> list[Array]:
         """Of some rows: q, [q, -reference] in the unit of the exponentials, [g, -delta] divided by the totals."""
-        xp, (out, _, *sums), (g, of_lse, _, of_total) = self.xp, results, cotangents
+        xp, (out, _, *sums), (g, of_lse, _, of_total) = self.xp, self.results, cotangents
         given = (out, *sums, g, of_lse[..., None], of_total)
         out, reference, total, g, of_lse, of_total = (q.of(x, -2) for x in given)
         delta = xp.vecdot(g, out)[..., None] - (of_lse + of_total * total)
@@ -160,8 +159,8 @@ class _Part:
     def _stripe(self, stripe: Span, rows: list[Array]) -> None:
         """What a stripe of queries gives to all gradients."""
         xp, axes, least = self.xp, self.request.axes, self._least(rows[1])
-        for start in range(0, stripe.size, _SIDE):
-            q = self.request.q_span(stripe.start + start, min(_SIDE, stripe.size - start))
+        for start in range(0, stripe.size, SIDE):
+            q = self.request.q_span(stripe.start + start, min(SIDE, stripe.size - start))
             for tile_q, k, status in tiles_of(self.request, q, max(1, _AREA // q.size)):
                 tile = self.tiles.of(self.request, tile_q, k, status)
                 if not tile.empty:
@@ -189,9 +188,14 @@ class _Part:
         _add(self.of_v, keys_at, of_values)
 
 
-def _plain(xp: Any, reference: Array, total: Array) -> Array:
-    """The rows that were summed up as they are: whole numbers their references, e**-0.5 to e**0.5 their totals."""
-    return (xp.round(reference) == reference) & (xp.abs(reference) < 128.0) & (total > 0.5) & (total < 2.0)
+def _plain(xp: Any, out: Array, lse: Array, reference: Array, total: Array) -> Array:
+    """The rows that can be made again as they were summed up: those of `in_place.attend` are known by their sums.
+
+    References are whole numbers there, and totals e**-0.5 to e**0.5. A row that is NaN may have such sums, too, of what
+    was cleaned for it.
+    """
+    finite = xp.isfinite(lse)[..., None] & xp.all(xp.isfinite(out), axis=-1, keepdims=True)
+    return finite & (xp.round(reference) == reference) & (xp.abs(reference) < 128.0) & (total > 0.5) & (total < 2.0)
 
 
 def _of_visible(xp: Any, flags: Array, of_values: Array) -> Array:

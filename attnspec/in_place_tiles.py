@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ._compat import Array, cast, turned, widened
 from .fast import is_in_queries
-from .host import on
+from .host import host_of, on
 from .overwriting import InPlace
 from .request import Request
 from .rules import Status
 from .shapes import Span, is_number
 from .tiling import status_of
+
+SIDE = 512  # of a tile of one head: 512 x 512 of float32 are 1 MB
 
 # So many queries make a pass over keys and values cost less than one over their scores.
 FEW = 64
@@ -68,10 +70,21 @@ def like(request: Request) -> Array:
     return widened(request.q[..., :0, :0])
 
 
-@lru_cache(maxsize=4)
 def ones_of(xp: Any, keys: int, dtype: Any, device: Any) -> Array:
     """(keys, 1), to sum rows by: to make them takes as long as to multiply a small tile by them."""
-    return xp.ones((keys, 1), dtype=dtype, **on(device))
+    kind = xp, keys, dtype, device
+    found = _ones.get(kind)
+    if found is None:
+        found = xp.ones((keys, 1), dtype=dtype, **on(device))
+        if host_of(found).concrete(found):  # what a transform around the call makes is of no use after it
+            if len(_ones) >= _KEPT:
+                _ones.clear()
+            _ones[kind] = found
+    return found
+
+
+_ones: dict[tuple[Any, ...], Array] = {}
+_KEPT = 4
 
 
 class Unit(NamedTuple):
@@ -101,21 +114,52 @@ class Tile:
     """The mask and the bias of a call at a tile of scores: made once for all the parts that share it."""
 
     def __init__(self, request: Request, q: Span, k: Span, status: Status) -> None:
-        xp, device = request.xp, request.device
         self.request, self.q, self.k, self.status = request, q, k, status
-        self.visible = None
-        if request.mask is not None and status != "all":
-            visible = request.mask.tile(q, k, xp=xp, device=device)
-            self.visible = None if bool(xp.all(visible)) else visible
-        self.empty = self.visible is not None and not bool(xp.any(self.visible))
-        self.of_keys = None if self.visible is None or self.empty else _of_keys(request, self.visible, k.size)
-        self.veil = None
-        if not (self.visible is None or self.empty or self.of_keys is not None):
-            self.veil = operations(request).veil(self.visible, like(request))
-        # 1 for each key, 0 where a mask hides it from all queries.
-        self.ones = ones_of(xp, k.size, like(request).dtype, device) if self.of_keys is None else self.of_keys
         self.biases: Callable[[Any], Array] | None = None
         self.bias: tuple[Array | None, Array | None, Any] = (None, None, None)
+
+    @cached_property
+    def visible(self) -> Array | None:
+        """The tile of the mask, None where all of it is visible."""
+        request = self.request
+        if request.mask is None or self.status == "all":
+            return None
+        visible = request.mask.tile(self.q, self.k, xp=request.xp, device=request.device)
+        return None if bool(request.xp.all(visible)) else visible
+
+    @cached_property
+    def empty(self) -> bool:
+        """Whether nothing is visible."""
+        return self.visible is not None and not bool(self.request.xp.any(self.visible))
+
+    @cached_property
+    def of_keys(self) -> Array | None:
+        """1 and 0 (..., k, 1), if the mask says the same to all heads and queries, and there are enough of these.
+
+        Not beside a bias, which would still be added to the scores of hidden keys, whatever it holds.
+        """
+        request, visible = self.request, self.visible
+        if visible is None or self.empty or request.axes.Q < FEW or request.bias is not None:
+            return None
+        if not (visible.ndim and visible.shape[-1] == self.k.size and math.prod(visible.shape[-3:-1]) == 1):
+            return None
+        rows = visible[..., None, :] if visible.ndim == 1 else visible
+        return turned(request.xp.astype(rows, like(request).dtype))
+
+    @cached_property
+    def veil(self) -> Any:
+        """That of what is visible, None where products with zeros do for it or nothing is hidden."""
+        if self.visible is None or self.empty or self.of_keys is not None:
+            return None
+        return operations(self.request).veil(self.visible, like(self.request))
+
+    @cached_property
+    def ones(self) -> Array:
+        """1 for each key, 0 where a mask hides it from all queries."""
+        request = self.request
+        if self.of_keys is not None:
+            return self.of_keys
+        return ones_of(request.xp, self.k.size, like(request).dtype, request.device)
 
     def of(self, part: Request) -> Tile:
         """The tile of a part that has another mask or other positions."""
@@ -138,16 +182,3 @@ class Tile:
         if part.bias is self.request.bias:
             self.bias = found
         return found
-
-
-def _of_keys(request: Request, visible: Array, keys: int) -> Array | None:
-    """1 and 0 (..., k, 1), if a mask says the same to all heads and queries, and there are enough of these.
-
-    Not beside a bias, which would still be added to the scores of hidden keys, whatever it holds.
-    """
-    by_key = visible.ndim > 0 and visible.shape[-1] == keys and math.prod(visible.shape[-3:-1]) == 1
-    if not by_key or request.axes.Q < FEW or request.bias is not None:
-        return None
-    xp = request.xp
-    rows = visible[..., None, :] if visible.ndim == 1 else visible
-    return turned(xp.astype(rows, like(request).dtype))

@@ -11,11 +11,11 @@ from functools import lru_cache
 from ._compat import Array, dtype_name, namespace
 from .host import host_of
 from .in_place import LEAST, MOST, products
-from .in_place_tiles import ones_of
+from .in_place_tiles import SIDE, ones_of
 from .shapes import Shape, is_number
 
 # Up to so many queries, and scores in all, are one tile in `in_place.py`.
-_QUERIES, _SCORES = 2**9, 2**18
+_QUERIES, _SCORES = SIDE, SIDE**2
 
 # Between these scores, where nothing is that is not finite, no exponential is subnormal, and no sum of so many beyond
 # `LEAST` and `MOST`.

@@ -101,6 +101,25 @@ def test_in_a_long_call_nan_reaches_exactly_the_rows_that_see_it_and_their_keys(
             np.testing.assert_array_equal(got[~bad], wanted[~bad])
 
 
+@pytest.mark.clause("GRADIENT-5", "MASK-7")
+@pytest.mark.parametrize("seen", [1, 2])
+@pytest.mark.parametrize(("n", "at"), [(0, (1, 3)), (1, (0, 0)), (2, (0, 0))])
+def test_nan_where_few_keys_are_seen_reaches_these_keys(backend: Any, seen: int, n: int, at: tuple[int, int]) -> None:
+    """Whose scores, what is NaN cleaned from them, are whole numbers."""
+    Q, K = 80, 90
+    gradients, arrays = gradients_of(backend, Q, K, np.arange(K) < seen)
+    changed: list[Array] = [np.round(x) for x in arrays]
+    changed[n][at] = np.nan
+    heads = slice(1, 2) if n == 0 else slice(0, 2)
+    rows: Array = np.zeros((4, Q), bool)
+    keys: Array = np.zeros((2, K), bool)
+    rows[heads, at[1] if n == 0 else slice(None)] = True
+    keys[0, :seen] = True
+    for got, bad in zip(gradients(*changed), (rows, keys, keys), strict=True):
+        np.testing.assert_array_equal(np.isnan(got).all(-1), bad)
+        assert np.isfinite(got[~bad]).all()
+
+
 def gradients_of(
     backend: Any, Q: int, K: int, visible: Array, silent: int | None = None
 ) -> tuple[Callable[..., list[Array]], tuple[Array, Array, Array]]:

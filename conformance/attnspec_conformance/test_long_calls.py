@@ -62,6 +62,17 @@ def test_a_bias_by_distance_is_that_of_its_formula_along_long_rows(backend: Any)
     right(out[0, rows], Call(q[0, rows], k[0], v[0], bias=by_distance(rows)))
 
 
+@pytest.mark.clause("SCORE-5")
+def test_one_long_key_decides_however_far_it_is(backend: Any) -> None:
+    S = 1536
+    v: Array = np.zeros((H, S, 1), np.float32)
+    v[:, -1] = 1.0
+    q, k = np.ones_like(v), v * 1e4
+    for mask in (None, attnspec.window(0, None), attnspec.window(S, None)):
+        out, _ = attend(backend, q, k.astype(np.float32), v, mask=mask, bias=attnspec.alibi(H))
+        assert np.array_equal(out, np.ones_like(out))
+
+
 @pytest.mark.clause("MASK-7")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_far_value_that_is_not_finite_reaches_every_row_that_sees_it(backend: Any, value: float) -> None:

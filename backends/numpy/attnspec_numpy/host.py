@@ -86,7 +86,9 @@ def _exponential(function: np.ufunc, unit: float) -> Callable[..., tuple[Any, An
         sunk = x < edge
         rows = (sunk if visible is None else sunk & visible).any(axis=-1, keepdims=True)
         function(np.maximum(x, edge, out=x), out=x)
-        np.subtract(x, rows * function(np.full(64, edge, x.dtype))[:1], out=x)
+        # Made of many, as those of x are: of one it may be rounded otherwise.
+        least = function(np.full(64, edge, x.dtype))[:1]
+        np.subtract(x, rows * least, out=x)
         return x, rows
 
     return exp

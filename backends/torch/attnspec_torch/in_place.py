@@ -19,7 +19,9 @@ def exp(x: Any, least: float | None, visible: Any = None) -> tuple[Any, Any]:
         return x.exp_(), None
     sunk = x < edge
     rows = (sunk if visible is None else sunk & visible).any(dim=-1, keepdim=True)
-    return x.clamp_(min=edge).exp_().sub_(rows * x.new_full((64,), edge).exp_()[:1]), rows
+    # Made of many, as those of x are: of one it may be rounded otherwise.
+    least = x.new_full((64,), edge).exp_()[:1]
+    return x.clamp_(min=edge).exp_().sub_(rows * least), rows
 
 
 def veil(visible: Any, like: Any) -> Any:
