@@ -15,12 +15,12 @@ from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
 
-from ._compat import Array, dtype_name, turned
+from ._compat import Array, dtype_name
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
-from .fast import EAGER, FAST, grouped_matmul, narrowed, stacked
+from .fast import EAGER, FAST, grouped_matmul, narrowed
 from .host import beside, on
-from .in_place_tiles import FEW, SIDE, Tile, Unit, is_shared, like, operations, tiles_of
+from .in_place_tiles import FEW, SIDE, Tile, Unit, is_shared, like, operations, products, tiles_of
 from .numerics import Operands
 from .parts import Block, blocks
 from .request import Request
@@ -139,7 +139,7 @@ class _Sums:
         self.longest = math.inf if self.few or part.looked else _longest(self.xp, self.queries)
         self.total: Array | None = None
         self.out: Array | None = None
-        self.finite = True
+        self.finite = True  # the queries, and the keys so far
         self.doubtful: Array | None = None
         self.lost: Array | None = None  # rows of which an exponential was too small to be kept
         if part.operands.bad_q is not None:
@@ -207,7 +207,10 @@ class _Sums:
         return least
 
     def _vanishes(self, tile: Tile, least: float | None, values: Array) -> bool:
-        """Whether nothing is left of a tile's exponentials, and nothing in its values is NaN or infinite."""
+        """Whether nothing is left of a tile's exponentials, and nothing in its values is NaN or infinite.
+
+        A bias that says how large it may be (`Term.most`) has no -inf, which would hide keys.
+        """
         request = self.part.request
         bias = request.bias
         if bias is None or least is None or request.softcap is not None or not request.axes.E:
@@ -228,7 +231,7 @@ class _Sums:
             some += more
 
     def _of_rows(self, *seen: Array | None) -> Array:
-        """The rows of which a pair is all that is said of it."""
+        """The rows that have a key for which all of these are true."""
         return self.xp.any(reduce(and_, (x for x in seen if x is not None)), axis=-1, keepdims=True)
 
     def _marked(self, so_far: Array | None, more: Array, rows: slice) -> Array:
@@ -300,16 +303,3 @@ def _of_visible(flags: Array, keys: Array, values: Array) -> tuple[Array, Array]
     They give exp(0) times 0, finite whatever they hold, and no pass over the scores is needed.
     """
     return keys * flags, values * flags
-
-
-def products(xp: Any, queries: Array, keys: Array) -> Array:
-    """Of queries with keys; of a few with many by keys times queries, as then a BLAS need not rearrange the keys."""
-    (*lead, H, q, _), (G, k, width) = queries.shape, keys.shape[-3:]
-    if 1 < H // G * q <= _THIN and k * width >= _MANY:
-        of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
-        # Flat and back: a copy in the usual order, which what follows is fast in.
-        return xp.reshape(xp.reshape(turned(of_keys), (-1,)), (*lead, H, q, k))
-    return queries @ keys.mT if H == G else grouped_matmul(xp, queries, keys.mT)
-
-
-_THIN, _MANY = 32, 2**15

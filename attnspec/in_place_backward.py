@@ -178,7 +178,7 @@ class _Part:
         p = stacked(xp, p if tile.veil is None else self.ops.hide(p, tile.veil), axes.G)
         of_values = p.mT @ of_weights[..., :-1]
         if tile.of_keys is not None:
-            of_values = _of_visible(xp, tile.of_keys, of_values)
+            of_values = _without_hidden(xp, tile.of_keys, of_values)
         of_score = of_weights @ values.mT
         of_score *= p
         if tile.veil is not None:
@@ -198,7 +198,7 @@ def _plain(xp: Any, out: Array, lse: Array, reference: Array, total: Array) -> A
     return finite & (xp.round(reference) == reference) & (xp.abs(reference) < 128.0) & (total > 0.5) & (total < 2.0)
 
 
-def _of_visible(xp: Any, flags: Array, of_values: Array) -> Array:
+def _without_hidden(xp: Any, flags: Array, of_values: Array) -> Array:
     """Without what weights of exp(0) gave to the values of hidden keys."""
     return xp.where(flags == 0, 0.0, of_values)
 

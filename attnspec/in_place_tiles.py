@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ._compat import Array, cast, turned, widened
-from .fast import is_in_queries
+from .fast import grouped_matmul, is_in_queries, stacked
 from .host import host_of, on
 from .overwriting import InPlace
 from .request import Request
@@ -182,3 +182,16 @@ class Tile:
         if part.bias is self.request.bias:
             self.bias = found
         return found
+
+
+def products(xp: Any, queries: Array, keys: Array) -> Array:
+    """Of queries with keys; of a few with many by keys times queries, as then a BLAS need not rearrange the keys."""
+    (*lead, H, q, _), (G, k, width) = queries.shape, keys.shape[-3:]
+    if 1 < H // G * q <= _THIN and k * width >= _MANY:
+        of_keys = xp.matmul(keys, turned(stacked(xp, queries, G)))
+        # Flat and back: a copy in the usual order, which what follows is fast in.
+        return xp.reshape(xp.reshape(turned(of_keys), (-1,)), (*lead, H, q, k))
+    return queries @ keys.mT if H == G else grouped_matmul(xp, queries, keys.mT)
+
+
+_THIN, _MANY = 32, 2**15

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from ._compat import Array, dtype_name, namespace
 from .host import host_of
-from .in_place import LEAST, MOST, products
-from .in_place_tiles import SIDE, ones_of
+from .in_place import LEAST, MOST
+from .in_place_tiles import SIDE, ones_of, products
 from .shapes import Shape, is_number
 
 # Up to so many queries, and scores in all, are one tile in `in_place.py`.

@@ -61,7 +61,7 @@ class Term(Struct):
         """See `Bias.status`."""
 
     def most(self, q: Span, k: Span, /) -> float:
-        """No entry of the tile is larger, as far as that is known without one; infinity else."""
+        """No entry of the tile is larger, and none is -inf, as far as that is known without it; infinity else."""
         return math.inf
 
     @abstractmethod

@@ -42,7 +42,7 @@ def what_is_left_of_a_reference_in_base_two_is_forgotten(patch):
 
 @breaks("MASK-6c", TESTS)
 def weights_of_hidden_keys_reach_their_values(patch):
-    patch.setattr(in_place_backward, "_of_visible", lambda xp, flags, of_values: of_values)
+    patch.setattr(in_place_backward, "_without_hidden", lambda xp, flags, of_values: of_values)
 
 
 @breaks("MASK-6c", TESTS)
