@@ -62,7 +62,7 @@ class Backend(Protocol):
         """Every public name of attnspec, and what a backend may have beyond the contract.
 
         `vmap` and `jvp(f, arrays, tangents)`, with the capabilities of those names; `enable(capability)` where
-        something is off by default (float64 on JAX).
+        something is off by default (float64 on JAX); `forget()` where compiled programs are kept, to drop them.
         """
 
 

@@ -25,6 +25,8 @@ from .subjects import BackendSubject, Subject
 from .trials import OF_SUBJECTS, Law
 
 _BACKENDS = pytest.StashKey[dict[str, Placed]]()
+_RUN = pytest.StashKey[int]()
+_TESTS = 50
 _FOREIGN = pytest.StashKey[list[Subject]]()
 GATHERING = pytest.StashKey[Gathering]()
 _SUITE = Path(__file__).parent
@@ -126,6 +128,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if lacking:
             item.add_marker(pytest.mark.skip(reason=f"{name} does not declare {', '.join(lacking)}"))
         label(item, name, _test(item), _named(item, "clause"), applies=not lacking, postponed=slow)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """After some tests, backends forget what they compiled for them: what the whole suite compiles is too much."""
+    stash = item.config.stash
+    stash[_RUN] = stash.get(_RUN, 0) + 1
+    if stash[_RUN] % _TESTS == 0:
+        for backend in stash[_BACKENDS].values():
+            if hasattr(backend, "forget"):
+                backend.forget()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

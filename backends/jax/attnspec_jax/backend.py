@@ -12,8 +12,8 @@ import numpy as np
 from attnspec.errors import DTypeError
 
 __all__ = [
-    "asarray", "capabilities", "devices", "enable", "jit", "jvp", "name", "synchronize", "to_numpy", "vjp", "vmap",
-    "xp",
+    "asarray", "capabilities", "devices", "enable", "forget", "jit", "jvp", "name", "synchronize", "to_numpy", "vjp",
+    "vmap", "xp",
 ]  # fmt: skip
 
 name = "jax"
@@ -31,6 +31,11 @@ def enable(capability: str) -> None:
     """Turn on what JAX has and leaves off: float64."""
     if capability == "float64":
         jax.config.update("jax_enable_x64", True)
+
+
+def forget() -> None:
+    """Drop the programs that are compiled: each holds memory maps, of which Linux gives a process 65,530."""
+    jax.clear_caches()
 
 
 def devices() -> list[Any]:
