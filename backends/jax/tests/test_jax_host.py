@@ -123,3 +123,19 @@ def test_a_decoding_step_with_an_array_length_is_compiled_once() -> None:
         """
     )
     assert out == "1 True"
+
+
+def test_forget_drops_the_programs_that_are_compiled() -> None:
+    out = run(
+        """
+        import jax
+        from attnspec.backend import jax as backend
+
+        double = jax.jit(lambda x: x + x)
+        double(1.0)
+        print(double._cache_size())
+        backend.forget()
+        print(double._cache_size())
+        """
+    )
+    assert out.split() == ["1", "0"]
