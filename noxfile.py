@@ -48,6 +48,7 @@ COMPILED = {
 # The first has no examples, in the second every name is a backend's, those too that pytest looks for.
 DOCTESTS = ("--ignore", "attnspec/cli", "--ignore", "attnspec/backend.py")
 JUDGE = "conformance/cli_tests/test_conformance_cli.py"  # the command that judges: the same for every backend
+SMALL = "conformance/meta_tests/test_small_calls.py"
 SUITE = ("-p", "attnspec_conformance.plugin", "--pyargs", "attnspec_conformance")
 
 
@@ -101,6 +102,7 @@ def conformance(session: nox.Session, backend: str) -> None:
     _install(session, backend)
     chosen = COMPILED | {"ATTNSPEC_BACKEND": backend}
     session.run("pytest", "-q", "conformance/cli_tests", f"--ignore={JUDGE}", env=chosen)
+    session.run("pytest", "-q", SMALL, "-k", backend, success_codes=[0, 5])  # 5: it makes no small calls of its own
     own = Path(f"backends/{backend}/tests")
     if own.is_dir():
         session.run("pytest", "-q", str(own), env=COMPILED)
