@@ -41,8 +41,9 @@ def by_rows(function: Callable[[Array], Array], x: Array, *, over: bool) -> Arra
     flat = xp.reshape(x, (rows, width))
     out = flat if over else xp.empty_like(flat)
     for start in range(0, rows, many):
-        part = flat[start : start + many, :]
+        stop = min(start + many, rows)
+        part = flat[start:stop, :]
         made = function(part)
         if made is not part:
-            out[start : start + many, :] = made
+            out[start:stop, :] = made
     return xp.reshape(out, x.shape)

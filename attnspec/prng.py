@@ -34,7 +34,7 @@ def draw(rng: tuple[Word, Word], counter: tuple[Word, Array], of_words: Callable
     high, low = high if isinstance(high, int) else xp.reshape(high, (-1,)), xp.reshape(low, (-1,))
     parts, size = [], ops.piece(low)
     for start in range(0, low.shape[0], size):
-        part = slice(start, start + size)
+        part = slice(start, min(start + size, low.shape[0]))
         # The hundred operations pass over what stays in a core's cache.
         words = _rounds_in_place(ks, (high if isinstance(high, int) else high[part], low[part]), ops.rotate)
         parts.append(of_words(*words))

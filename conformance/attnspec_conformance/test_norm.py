@@ -233,3 +233,12 @@ def test_a_skip_connection_adds_equal_shapes(backend: Any) -> None:
         attnspec.add_and_norm(x, y)
     with pytest.raises(ShapeError, match=r"\(3, 8\).*\(1, 8\)"):
         attnspec.pre_norm(x, lambda _: y)
+
+
+@pytest.mark.clause("NORM-1")
+@pytest.mark.needs("in_place")
+@pytest.mark.parametrize("component", [attnspec.layer_norm, attnspec.rms_norm])
+def test_a_row_has_the_same_bits_however_many_there_are(backend: Any, component: Any) -> None:
+    x = normal(1, 301, 384)  # more than are computed at once where arrays are written to
+    whole, few = (backend.to_numpy(component(backend.asarray(rows))) for rows in (x, x[170:175]))
+    assert np.array_equal(whole[170:175], few)
