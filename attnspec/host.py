@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -138,7 +138,7 @@ class Host:
     device_of: Callable[[Array], Any] = _no_device
     dtype: Callable[[Any, str], Any] = _own_dtype
     in_place: InPlace | None = None
-    kernels: tuple[Kernel, ...] = ()
+    kernels: Sequence[Kernel] = ()
     numerics: Callable[[Any], Any] | None = None
     erfc: Callable[[Array], Array] | None = None
     sealed: Callable[..., Any] = _plainly

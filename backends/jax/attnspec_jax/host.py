@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
@@ -11,7 +11,7 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import get_opaque_trace_state
 
-from attnspec.host import Host
+from attnspec.host import Host, Kernel
 from attnspec.prng import GROUPS, ROTATIONS, group, rounds, schedule
 from attnspec.struct import flatten, unflatten
 
@@ -19,6 +19,7 @@ from .cudnn import CUDNN
 from .derivative import with_transpose
 from .heads import HEADS
 from .numerics import numerics
+from .placement import platform
 
 
 def scope() -> Any:
@@ -102,15 +103,12 @@ def sealed(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
     """One call, compiled by itself. XLA's compiler for CPUs would open it, and fuse a long chain many times over."""
     result = _sealed(function, tuple(static))(*arrays, **static)
     # The mark belongs to the call that made the result, not to the operations inside it.
-    return set_xla_metadata(result, inlineable="false") if traced(*arrays) and _ON_CPU else result
+    return set_xla_metadata(result, inlineable="false") if traced(*arrays) and platform() == "cpu" else result
 
 
 @cache
 def _sealed(function: Callable[..., Any], static: tuple[str, ...]) -> Callable[..., Any]:
     return jax.jit(function, static_argnames=static)  # type: ignore[no-any-return]
-
-
-_ON_CPU = jax.default_backend() == "cpu"
 
 
 def apart() -> Any:
@@ -136,6 +134,19 @@ def device_of(x: Any) -> Any:
     return next(iter(x.devices())) if bound else None
 
 
+class _Kernels(Sequence[Kernel]):
+    """Those of the platform, which is asked for when a call comes and not when a Struct is made."""
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+    def __getitem__(self, n: Any) -> Any:
+        return self._found()[n]
+
+    def _found(self) -> tuple[Kernel, ...]:
+        return {"cpu": (HEADS,), "gpu": (CUDNN,)}.get(platform(), ())
+
+
 HOST = Host(
     scope=scope,
     concrete=concrete,
@@ -147,8 +158,8 @@ HOST = Host(
     threefry=threefry,
     register=register,
     device_of=device_of,
-    kernels={"cpu": (HEADS,), "gpu": (CUDNN,)}.get(jax.default_backend(), ()),
-    numerics=numerics if _ON_CPU else None,
+    kernels=_Kernels(),
+    numerics=numerics,
     sealed=sealed,
     apart=apart,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import jax
@@ -19,3 +20,9 @@ def device_of_all(*given: Any) -> Any:
     if len(held) < len(arrays) or not devices:
         devices |= set(jax.devices())  # where a program will run, and on how many of them, is not known yet
     return next(iter(devices)) if len(devices) == 1 else f"the arrays may be split over {len(devices)} devices"
+
+
+@cache
+def platform() -> str:
+    """That of the default device. To ask starts JAX, after which `jax.distributed.initialize` refuses to."""
+    return str(jax.default_backend())

@@ -125,6 +125,23 @@ def test_a_decoding_step_with_an_array_length_is_compiled_once() -> None:
     assert out == "1 True"
 
 
+def test_nothing_starts_jax_before_an_array_comes() -> None:
+    """`jax.distributed.initialize` has to come before that, and may come after masks and keys were made."""
+    out = run(
+        """
+        import jax, attnspec
+        from attnspec.backend import jax as backend
+        from jax._src.xla_bridge import backends_are_initialized
+
+        attnspec.causal() & attnspec.padding(3), attnspec.random.key(0), attnspec.alibi(4)
+        print(backends_are_initialized())
+        attnspec.attention(*(backend.asarray([[1.0]]) for _ in range(3)))
+        print(backends_are_initialized())
+        """
+    )
+    assert out.split() == ["False", "True"]
+
+
 def test_forget_drops_the_programs_that_are_compiled() -> None:
     out = run(
         """
