@@ -100,7 +100,7 @@ class _Part:
     def __init__(self, request: Request, tiles: _Tiles, found: Arrays, results: Arrays) -> None:
         xp, self.request, self.xp, self.ops, self.tiles = request.xp, request, request.xp, operations(request), tiles
         self.of_q, self.of_k, self.of_v = found
-        self.exp, self.scaled, _ = Unit.of(request)
+        self.exp, self.scaled, *_ = Unit.of(request)
         self.results, self.plain = results, _plain(xp, *results)
         self.all_plain = bool(xp.all(self.plain))
         if self.all_plain and request.mask is None:  # what a plain row sees is finite

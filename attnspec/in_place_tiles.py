@@ -15,6 +15,7 @@ from .overwriting import InPlace
 from .request import Request
 from .rules import Status
 from .shapes import Span, is_number
+from .terms import Line
 from .tiling import status_of
 
 SIDE = 512  # of a tile of one head: 512 x 512 of float32 are 1 MB
@@ -23,6 +24,12 @@ SIDE = 512  # of a tile of one head: 512 x 512 of float32 are 1 MB
 FEW = 64
 
 _DIVISIBLE = 256
+
+# A bias that falls by so much along the keys of a tile leaves exponentials that are no normal numbers.
+_DEEP = 72.0
+
+# What is added to all scores of a row may be as little as that: of half of it the exponential is a normal number.
+_LOWEST = -160.0
 
 
 def tiles_of(request: Request, q: Span, columns: int) -> Iterator[tuple[Span, Span, Status]]:
@@ -91,18 +98,20 @@ class Unit(NamedTuple):
     """How the exponentials of a call are computed."""
 
     exp: Callable[..., tuple[Array, Array | None]]
-    scaled: Request  # with a scale that makes of the scores what `exp` takes
+    scaled: Request  # with a scale and a bias that make of the scores what `exp` takes
     is_in_queries: bool  # all of that scale
+    size: float  # of a score of 1: `exp(1 / size)` is e
 
     @classmethod
     def of(cls, request: Request) -> Unit:
-        """By the faster of exp and exp2, where scores are products and nothing else."""
-        ops = operations(request)
-        if ops.exp2 is None or request.bias is not None or request.softcap is not None:
-            return cls(ops.exp, request, is_in_queries(request.scale))
+        """By the faster of exp and exp2, where scores are products and what is as easily made in another unit."""
+        ops, size, bias = operations(request), math.log(2.0), request.bias
+        bias = None if bias is None else bias.times(1.0 / size)
+        if ops.exp2 is None or request.softcap is not None or (bias is None and request.bias is not None):
+            return cls(ops.exp, request, is_in_queries(request.scale), 1.0)
         scale = request.scale if is_number(request.scale) else cast(request.scale, like(request).dtype)
-        scale = scale / math.log(2.0)
-        return cls(ops.exp2, replace(request, scale=scale), is_in_queries(scale))
+        scale = scale / size
+        return cls(ops.exp2, replace(request, scale=scale, bias=bias), is_in_queries(scale), size)
 
 
 def is_shared(part: Request, whole: Request) -> bool:
@@ -165,6 +174,31 @@ class Tile:
         """The tile of a part that has another mask or other positions."""
         q, k = part.q_span(self.q.start, self.q.size), part.k_span(self.k.start, self.k.size)
         return Tile(part, q, k, self.status)
+
+    def quarters(self) -> Iterator[Tile]:
+        """The halves of its queries with those of its keys, as far as anything may be visible in them."""
+        for q in (self.request.q_span(*half) for half in _cut(self.q)):
+            for k in (self.request.k_span(*half) for half in _cut(self.k)):
+                status = self.status if self.status == "all" else status_of(self.request, q, k)
+                if status != "none":
+                    yield Tile(self.request, q, k, status)
+
+    # Both of these are known from numbers alone: whatever arrays hold, a tile is computed in the same way.
+
+    def is_deep(self, part: Request, unit: Unit) -> bool:
+        """Whether the bias of a part falls so far along the keys that of some of them nothing may be left."""
+        if part.bias is None or part.axes.Q < FEW or min(self.q.size, self.k.size) < SIDE:
+            return False
+        return _DEEP / unit.size < part.bias.steepest * (self.k.size - 1) < math.inf
+
+    def line_of(self, part: Request, unit: Unit) -> Line | None:
+        """The bias of a part, where it may be one more term of the products that make the scores."""
+        if part.bias is None or part.softcap is not None or part.axes.Q < FEW or not unit.is_in_queries:
+            return None
+        of_queries = part.bias.bounds(self.q, self.k)[0] + part.bias.steepest * (self.k.size - 1)
+        if not of_queries > _LOWEST / unit.size:
+            return None
+        return part.bias.line(self.q, self.k, xp=part.xp, device=part.device)
 
     def bias_of(self, part: Request) -> tuple[Array | None, Array | None, Any]:
         """(its tile for a part, where that is not -inf, the veil of that), None for none."""

@@ -15,7 +15,7 @@ from .parts import Block, part_of
 from .rule_arrays import Align, Ints, clamped, fits, indices, per_batch
 from .rules import Status
 from .shapes import Axes, Span, broadcasts_to
-from .terms import Spread, Term
+from .terms import Line, Spread, Term
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,32 @@ class Alibi(Term):
     def status(self, q: Span, k: Span, /) -> Status:
         return "all" if isinstance(self.slopes, tuple) else "some"
 
-    def most(self, q: Span, k: Span, /) -> float:
+    def bounds(self, q: Span, k: Span, /) -> tuple[float, float]:
         ahead = _bounds(self, q, k)
         if ahead is None or not isinstance(self.slopes, tuple):
-            return math.inf
-        return -min(self.slopes) * max(0, ahead[0], -ahead[1])
+            return -math.inf, math.inf
+        return -max(self.slopes) * max(ahead[1], -ahead[0]), -min(self.slopes) * max(0, ahead[0], -ahead[1])
+
+    @property
+    def steepest(self) -> float:
+        return max(self.slopes) if isinstance(self.slopes, tuple) else math.inf
+
+    def times(self, factor: float) -> Term | None:
+        if not isinstance(self.slopes, tuple):
+            return None
+        return replace(self, slopes=tuple(factor * slope for slope in self.slopes))
+
+    def line(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Line | None:
+        """Where all keys are on one side of all queries, by their distances to the nearest of them."""
+        ahead = _bounds(self, q, k)
+        if ahead is None or k.bounds is None or ahead[0] < 0 < ahead[1] or not isinstance(self.slopes, tuple):
+            return None
+        nearest = k.bounds[0] if ahead[0] >= 0 else k.bounds[1] - 1
+        places = (q.index + (clamped(self.offset) + _shift(self, q, k)), k.index)
+        of_queries, of_keys = (xp.astype(xp.abs(x - nearest), getattr(xp, self.dtype)) for x in places)
+        slopes = xp.asarray(self.slopes, dtype=of_keys.dtype, **on(device))[:, None, None]
+        fall = self.steepest * (k.size - 1)
+        return Line(-slopes * of_queries[:, None], slopes, -of_keys[:, None], fall)
 
     def part(self, block: Block) -> Term:
         slopes, offset = part_of(self.slopes, block[-1:], 0), _offset_of(self.offset, block)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from ._compat import Array, dtype_name, namespace
 from .host import host_of
-from .in_place import LEAST, MOST
+from .in_place_sums import LEAST, MOST
 from .in_place_tiles import SIDE, ones_of, products
 from .shapes import Shape, is_number
 

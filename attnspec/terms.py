@@ -27,6 +27,15 @@ class Spread(NamedTuple):
     trailing: int  # its axes after (..., H)
 
 
+class Line(NamedTuple):
+    """A tile as of_queries + slopes * of_keys: a line along the keys for each query, nowhere above 0."""
+
+    of_queries: Array  # (H, q, 1)
+    slopes: Array  # (H, 1, 1)
+    of_keys: Array  # (k, 1)
+    fall: float  # of the steepest of them, along all keys
+
+
 @runtime_checkable
 class Bias(Protocol):
     """The contract of a bias rule: a float tile, and whether it may hold -inf."""
@@ -60,9 +69,22 @@ class Term(Struct):
     def status(self, q: Span, k: Span, /) -> Status:
         """See `Bias.status`."""
 
-    def most(self, q: Span, k: Span, /) -> float:
-        """No entry of the tile is larger, and none is -inf, as far as that is known without it; infinity else."""
+    def bounds(self, q: Span, k: Span, /) -> tuple[float, float]:
+        """(least, most) of the tile, as far as they are known without it; where both are finite, no entry is -inf."""
+        return -math.inf, math.inf
+
+    @property
+    def steepest(self) -> float:
+        """By how much a tile falls from one key to the next, at most, as far as that is known; infinity else."""
         return math.inf
+
+    def times(self, factor: float) -> Term | None:
+        """The term with entries so many times as large, if that is made without another pass over them."""
+        return None
+
+    def line(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Line | None:
+        """The tile as lines, if it consists of them and that is known without looking at arrays."""
+        return None
 
     @abstractmethod
     def part(self, block: Block) -> Term:
@@ -187,8 +209,13 @@ class Sum(Term):
         both = {self.a.status(q, k), self.b.status(q, k)}
         return "none" if "none" in both else "all" if both == {"all"} else "some"
 
-    def most(self, q: Span, k: Span, /) -> float:
-        return self.a.most(q, k) + self.b.most(q, k)
+    def bounds(self, q: Span, k: Span, /) -> tuple[float, float]:
+        (least, most), (less, more) = self.a.bounds(q, k), self.b.bounds(q, k)
+        return least + less, most + more
+
+    @property
+    def steepest(self) -> float:
+        return self.a.steepest + self.b.steepest
 
     def part(self, block: Block) -> Term:
         a, b = self.a.part(block), self.b.part(block)

@@ -63,6 +63,30 @@ def test_a_bias_by_distance_is_that_of_its_formula_along_long_rows(backend: Any)
 
 
 @pytest.mark.clause("SCORE-5")
+@pytest.mark.parametrize(("offset", "G"), [(-700, 2), (-90, 4), (300, 2), (1500, 4)])
+def test_a_bias_by_distance_counts_from_where_the_queries_stand(backend: Any, offset: int, G: int) -> None:
+    q, k, v = normal(1, H, Q + 300, 3), normal(2, G, K, 3), normal(3, G, K, 2)
+    out, _ = attend(backend, q, k, v, bias=attnspec.alibi(H, offset=offset))
+    rows = np.array([0, 256, 511, Q + 299])
+    distance = np.abs(np.arange(K) - rows[:, None] - offset)
+    for head in range(H):
+        bias = -(SLOPE ** (head + 1)) * distance.astype(np.float32)
+        group = head // (H // G)
+        right(out[head, rows], Call(q[head, rows], k[group], v[group], bias=bias))
+
+
+@pytest.mark.clause("SCORE-5", "SOFTMAX-3")
+def test_keys_far_on_either_side_count_by_their_distance_alone(backend: Any) -> None:
+    q, k, v = (0.0 * normal(1, H, n, 1) for n in (Q, K, K))
+    for offset in (-300, K - Q + 300):
+        _, lse = attend(backend, q, k, v, bias=attnspec.alibi(H, offset=offset))
+        distance = np.abs(np.arange(K) - np.arange(Q)[:, None] - offset)
+        for head in range(H):
+            exact = np.logaddexp.reduce(-(SLOPE ** (head + 1)) * distance.astype(float), axis=-1)
+            assert np.allclose(lse[head], exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.clause("SCORE-5")
 def test_one_long_key_decides_however_far_it_is(backend: Any) -> None:
     S = 1536
     v: Array = np.zeros((H, S, 1), np.float32)
@@ -98,12 +122,15 @@ def test_what_is_hidden_among_far_keys_changes_no_bit(backend: Any, value: float
 
 
 @pytest.mark.clause("SCORE-5", "SOFTMAX-1")
-@pytest.mark.parametrize("at", [K - 1, 1024])  # wherever tiles of keys begin and end
-def test_a_far_key_counts_for_what_its_value_is_worth(backend: Any, at: int) -> None:
-    # exp(-13) is all that the last row has of near keys, and exp(-87.5) of the far one, whose value makes it count.
-    far = SLOPE * (at - (Q - 1)) - 87.5
+@pytest.mark.parametrize(("row", "at", "K"), [
+    (Q - 1, K - 1, K), (Q - 1, 1024, K), (0, 512, 768),  # wherever tiles of keys begin and end
+])  # fmt: skip
+def test_a_far_key_counts_for_what_its_value_is_worth(backend: Any, row: int, at: int, K: int) -> None:
+    # exp(-13) is all that the row has of near keys, and exp(-87.5) of the far one, whose value makes it count.
+    far = SLOPE * (at - row) - 87.5
     q, k, v = np.full((H, Q, 1), 1.0), np.full((H, K, 1), -13.0), np.zeros((H, K, 1))
-    k[:, at], v[:, at] = far, 2.0**120
+    k[:, at], v[:, at] = far, 2.0**60
     q, k, v = (x.astype(np.float32) for x in (q, k, v))
     out, _ = attend(backend, q, k, v, scale=1.0, bias=attnspec.alibi(H))
-    right(out[0, -1:], Call(q[0, -1:], k[0], v[0], bias=by_distance(np.array([Q - 1])), scale=1.0))
+    rows = np.array([row])
+    right(out[0, rows], Call(q[0, rows], k[0], v[0], bias=by_distance(rows)[:, :K], scale=1.0))

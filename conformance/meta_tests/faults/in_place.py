@@ -1,4 +1,4 @@
-"""Wrong shortcuts of the walk that overwrites its tiles (`attnspec/in_place.py`), and of NumPy's operations for it."""
+"""Wrong shortcuts of the walk that overwrites its tiles (`attnspec/in_place*.py`), and of NumPy's operations for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from attnspec_numpy.host import HOST
 
-from attnspec import host, in_place, positional
+from attnspec import host, in_place, in_place_sums, positional
+from attnspec.in_place_tiles import Tile
 
 from .registry import breaks
 
@@ -26,35 +27,35 @@ def weights_hidden_by_a_product(patch):
 @breaks("MASK-6a", "test_laws")
 def keys_that_are_hidden_keep_their_scores(patch):
     """Their values count as 0, but exp of a large score is not finite."""
-    patch.setattr(in_place, "_of_visible", lambda flags, keys, values: (keys, values * flags))
+    patch.setattr(in_place_sums, "_of_visible", lambda flags, keys, values: (keys, values * flags))
 
 
 @breaks("MASK-6a", "test_laws")
 def one_row_decides_for_its_tile(patch):
     """A row that has to be taken again takes its neighbours with it, and their last bits."""
-    right = in_place._Sums.finished
+    right = in_place_sums.Sums.finished
 
     def finished(self):
         if self.total is not None and not (self.total <= 2.0**100).all():
             self.total[...] = math.nan
         return right(self)
 
-    patch.setattr(in_place._Sums, "finished", finished)
+    patch.setattr(in_place_sums.Sums, "finished", finished)
 
 
 @breaks("MASK-7")
 def keys_that_are_not_finite_are_not_looked_for(patch):
-    right = in_place._Sums._of_rows
+    right = in_place_sums.Sums._of_rows
 
     def of_rows(self, flag, *seen):
         return right(self, flag, *seen) & (flag.shape[-2] != 1)
 
-    patch.setattr(in_place._Sums, "_of_rows", of_rows)
+    patch.setattr(in_place_sums.Sums, "_of_rows", of_rows)
 
 
 @breaks("MASK-5")
 def sums_that_vanish_are_trusted(patch):
-    patch.setattr(in_place, "LEAST", -1.0)
+    patch.setattr(in_place_sums, "LEAST", -1.0)
 
 
 @breaks("MASK-6a")
@@ -67,22 +68,26 @@ def exponentials_that_are_lost_are_looked_for_at_hidden_keys(patch):
 @breaks("MASK-7", "test_long_calls")
 def what_vanishes_is_not_looked_at(patch):
     """Neither are its values, which may be infinite."""
-    right = in_place._Sums._vanishes
+    right = in_place_sums.Sums._vanishes
     patch.setattr(
-        in_place._Sums, "_vanishes", lambda self, tile, least, values: right(self, tile, least, np.ones_like(values))
+        in_place_sums.Sums,
+        "_vanishes",
+        lambda self, tile, least, values: right(self, tile, least, np.ones_like(values)),
     )
 
 
 @breaks("SOFTMAX-1", "test_long_calls")
 def what_vanishes_is_forgotten(patch):
     """Beside a total below 1 it counts."""
-    patch.setattr(in_place._Sums, "_marked", lambda self, so_far, more, rows: so_far)
+    patch.setattr(in_place_sums.Sums, "_marked", lambda self, so_far, more, rows: so_far)
 
 
 @breaks("SCORE-5", "test_long_calls")
 def a_bias_by_distance_leaves_nothing_of_keys_ahead(patch):
-    right = positional.Alibi.most
-    patch.setattr(positional.Alibi, "most", lambda self, q, k: right(self, q, k) if k.start < q.stop else -1e6)
+    right = positional.Alibi.bounds
+    patch.setattr(
+        positional.Alibi, "bounds", lambda self, q, k: right(self, q, k) if k.start < q.stop else (-2e6, -1e6)
+    )
 
 
 @breaks("SCORE-5", "test_long_calls")
@@ -99,12 +104,12 @@ def half_a_tile_speaks_for_the_whole(patch):
         def __setitem__(self, tile, length):
             super().__setitem__(tile[0], length)
 
-    right = in_place._Part.of.__func__
+    right = in_place_sums.Part.of.__func__
 
     def of(cls, whole, unit, block):
         return right(cls, whole, unit, block)._replace(longest=ByStart())
 
-    patch.setattr(in_place._Part, "of", classmethod(of))
+    patch.setattr(in_place_sums.Part, "of", classmethod(of))
 
 
 @breaks("MASK-4")
@@ -117,3 +122,48 @@ def halves_are_those_that_are_hidden(patch):
 
     right = in_place.tiles_of
     patch.setattr(in_place, "tiles_of", tiles)
+
+
+@breaks("SCORE-5", "test_long_calls")
+def lines_begin_at_the_farthest_key(patch):
+    """What is added to all scores of a row is that of the nearest."""
+    right = positional.Alibi.line
+
+    def line(self, q, k, **place):
+        found = right(self, q, k, **place)
+        return found and found._replace(of_queries=found.of_queries + found.slopes * found.of_keys[0])
+
+    patch.setattr(positional.Alibi, "line", line)
+
+
+@breaks("SCORE-5", "test_long_calls")
+def lines_fall_the_same_in_every_head(patch):
+    right = positional.Alibi.line
+
+    def line(self, q, k, **place):
+        found = right(self, q, k, **place)
+        return found and found._replace(slopes=0.0 * found.slopes + 0.25)
+
+    patch.setattr(positional.Alibi, "line", line)
+
+
+@breaks("SCORE-5", "test_long_calls")
+def rows_are_lowered_by_half(patch):
+    right = in_place_sums._lowered
+    patch.setattr(in_place_sums, "_lowered", lambda xp, half, total, out: right(xp, 0.5 * half, total, out))
+
+
+@breaks("SOFTMAX-1", "test_long_calls")
+def rows_that_are_lowered_to_nothing_are_forgotten(patch):
+    right = in_place_sums._lowered
+
+    def lowered(*args):
+        right(*args)
+
+    patch.setattr(in_place_sums, "_lowered", lowered)
+
+
+@breaks("SCORE-5", "test_long_calls")
+def a_quarter_of_a_deep_tile_is_left_out(patch):
+    right = Tile.quarters
+    patch.setattr(Tile, "quarters", lambda self: list(right(self))[:-1])
