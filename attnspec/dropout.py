@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from . import _compat
 from ._compat import Array, Namespace, cast, unwrapped, widened
+from .fresh import is_free
 from .host import beside, host_of, on
-from .prng import draw, places
-from .random import Key, below, bernoulli
+from .prng import draw, draw_all, places
+from .random import Key, below, bernoulli, words_of
 from .request import Dropout, Request
 from .shapes import Shape, Span, floating, is_number
 
@@ -53,11 +55,18 @@ def dropped(x: Array, option: Dropout) -> Array:
     if not option.drops:
         return x
     with host_of(x).scope():
-        xp = _compat.namespace(x)
-        wide = widened(x)
-        kept = wide * kept_scale(option, wide)
-        keep = _kept(option, unwrapped(x))
-        return cast(xp.where(keep, kept, 0.0), x.dtype)
+        if option.whole is None and is_number(option.rate) and is_free(x):
+            return draw_all(words_of(option.rng), x.shape, x, partial(_of_words, option), x)
+        return _where(_kept(option, unwrapped(x)), x, option)
+
+
+def _of_words(option: Dropout, high: Array, low: Array, x: Array) -> Array:
+    return _where(below(_compat.namespace(x), (high, low), 1 - option.rate), x, option)
+
+
+def _where(keep: Array, x: Array, option: Dropout) -> Array:
+    wide = widened(x)
+    return cast(_compat.namespace(x).where(keep, wide * kept_scale(option, wide), 0.0), x.dtype)
 
 
 def _kept(option: Dropout, like: Array) -> Array:

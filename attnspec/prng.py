@@ -8,11 +8,12 @@ copies of the sign masked off. Source: Salmon, Moraes, Dror, Shaw, "Parallel ran
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._compat import Array, Namespace, namespace
-from .host import host_of
+from .host import beside, host_of
+from .overwriting import InPlace
 
 Word = int | Array
 
@@ -24,29 +25,114 @@ LEAST = 2**12  # of fewer words the time goes into calls, of which `rounds` has 
 
 
 def draw(rng: tuple[Word, Word], counter: tuple[Word, Array], of_words: Callable[[Word, Word], Array]) -> Array:
-    """`of_words(*threefry2x32(rng, counter))`, for a function of the two words of each entry and of no others."""
-    arrays = [word for word in (*counter, *rng) if not isinstance(word, int)]
-    host, (high, low) = host_of(counter[1]), counter
-    ops = host.in_place
-    if ops is None or ops.rotate is None or not host.concrete(*arrays) or math.prod(low.shape) < LEAST:
+    """`of_words(*threefry2x32(rng, counter))`, for a function of the two words of each entry and of no others.
+
+    What it returns is new: the words may be written over when it is done.
+    """
+    high, low = counter
+    ops = _in_place(rng, *counter)
+    if ops is None or math.prod(low.shape) < LEAST:
         return of_words(*threefry2x32(rng, counter))
-    xp, shape, ks = namespace(low), low.shape, (int(rng[0]), int(rng[1]))
+    xp, shape = namespace(low), low.shape
     high, low = high if isinstance(high, int) else xp.reshape(high, (-1,)), xp.reshape(low, (-1,))
-    parts, size = [], ops.piece(low)
-    for start in range(0, low.shape[0], size):
-        part = slice(start, min(start + size, low.shape[0]))
-        # The hundred operations pass over what stays in a core's cache.
-        words = _rounds_in_place(ks, (high if isinstance(high, int) else high[part], low[part]), ops.rotate)
-        parts.append(of_words(*words))
-    return xp.reshape(xp.concat(parts), shape)
+
+    def counters_of(start: int, stop: int) -> tuple[Word, Array, int]:
+        return high if isinstance(high, int) else high[start:stop], low[start:stop], 0
+
+    return xp.reshape(_in_pieces(ops, rng, low, counters_of, of_words), shape)
 
 
-def _rounds_in_place(rng: tuple[int, int], counter: tuple[Word, Array], rotate: Callable[..., None]) -> tuple[Any, Any]:
-    """`rounds` for a key of numbers, in two arrays and a spare one."""
-    ks, spare = schedule(rng), namespace(counter[1]).empty_like(counter[1])
-    x1 = counter[1] + ks[1]
-    x0 = namespace(x1).zeros_like(x1)
-    x0 += wrap(counter[0] + ks[0])
+def draw_all(
+    rng: tuple[Word, Word], shape: Sequence[int], like: Array, of_words: Callable[..., Array], *arrays: Array
+) -> Array:
+    """`draw` for each entry of an array of that shape: its counter is its number in C order.
+
+    What else `of_words` is made of, `arrays` of that shape, is given to it with the words that belong to it.
+    """
+    xp, place = namespace(like), beside(like)
+    zero = xp.zeros((), dtype=xp.int32, **place)
+    ops = _in_place(rng, zero)
+    if ops is None or math.prod(shape) < LEAST:
+        indices = [
+            xp.reshape(xp.arange(n, dtype=xp.int32, **place), (n, *(1,) * (len(shape) - axis - 1)))
+            for axis, n in enumerate(shape)
+        ]
+        return of_words(*threefry2x32(rng, places(indices, shape, xp)), *arrays)
+    every = xp.broadcast_to(zero, (math.prod(shape),))
+    numbers = xp.arange(_size(ops, every), dtype=xp.int32, **place)
+    return xp.reshape(
+        _in_pieces(ops, rng, every, numbered(numbers), of_words, *(xp.reshape(x, (-1,)) for x in arrays)), tuple(shape)
+    )
+
+
+def numbered(numbers: Array) -> Callable[[int, int], tuple[int, Array, int]]:
+    """The counters `start` to `stop`, of one high word: that, low words and what to add to them. `numbers`: 0, 1, .."""
+    return lambda start, stop: (wrap(start >> 32), numbers[: stop - start], wrap(start & 0xFFFFFFFF))
+
+
+def _in_place(rng: tuple[Word, Word], *counter: Word) -> InPlace | None:
+    """What draws words by writing over others, if that is allowed."""
+    arrays = [word for word in (*counter, *rng) if not isinstance(word, int)]
+    host = host_of(arrays[0])
+    return host.in_place if host.in_place is not None and host.in_place.rotate and host.concrete(*arrays) else None
+
+
+def _in_pieces(
+    ops: InPlace,
+    rng: tuple[Word, Word],
+    every: Array,
+    counters_of: Callable[[int, int], tuple[Word, Array, int]],
+    of_words: Callable[..., Array],
+    *arrays: Array,
+) -> Array:
+    """A piece at a time, so that the hundred operations pass over what stays in a core's cache."""
+    xp, words, size = namespace(every), (int(rng[0]), int(rng[1])), _size(ops, every)
+
+    def drawn(room: Sequence[Array], start: int, stop: int) -> Array:
+        counters = counters_of(start, stop)
+        x0, x1 = _rounds_in_place(words, counters, [x[: stop - start] for x in room], ops.rotate)
+        return of_words(x0, x1, *(x[start:stop] for x in arrays))
+
+    def room() -> list[Array]:
+        return [xp.empty((size,), dtype=xp.int32, **beside(every)) for _ in range(3)]
+
+    first, *others = pieces(every.shape[0], size)
+    made = drawn(room(), *first)
+    if not others:
+        return made
+    out = xp.empty((every.shape[0],), dtype=made.dtype, **beside(every))
+    out[: first[1]] = made
+
+    def work(mine: Sequence[tuple[int, int]]) -> None:
+        own = room()
+        for start, stop in mine:
+            out[start:stop] = drawn(own, start, stop)
+
+    workers = ops.workers()
+    ops.each(work, [others[n::workers] for n in range(min(workers, len(others)))])
+    return out
+
+
+def _size(ops: InPlace, every: Array) -> int:
+    return min(ops.piece(every), int(every.shape[0]), 2**30)
+
+
+def pieces(count: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where each piece of so many entries starts and stops; the counters in one have the same high word."""
+    for first in range(0, count, 2**32):
+        last = min(first + 2**32, count)
+        for start in range(first, last, size):
+            yield start, min(start + size, last)
+
+
+def _rounds_in_place(
+    rng: tuple[int, int], counter: tuple[Word, Array, int], room: Sequence[Array], rotate: Any
+) -> tuple[Array, Array]:
+    """`rounds` for a key of numbers, in two arrays and a spare one; the counter's low words want something added."""
+    (x0, x1, spare), (high, low, added), ks = room, counter, schedule(rng)
+    x0[...] = wrap(high + ks[0])
+    x1[...] = low
+    x1 += wrap(added + ks[1])
     for n in range(GROUPS):
         for r in ROTATIONS[n % 2]:
             x0 += x1

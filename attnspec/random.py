@@ -18,7 +18,7 @@ from . import _compat
 from ._compat import Array, Namespace, dtype_name
 from .errors import DTypeError, OptionError
 from .host import beside, host_of
-from .prng import Word, draw, places, shift_right, threefry2x32
+from .prng import Word, draw_all, shift_right, threefry2x32
 from .prng import wrap as _word
 from .shapes import Shape, is_number, number
 from .special import erfinv
@@ -84,8 +84,8 @@ def split(rng: Key, num: int = 2) -> tuple[Key, ...]:
     >>> import attnspec
     >>> weights_rng, dropout_rng = attnspec.random.split(attnspec.random.key(0))
     """
-    with _scope(*_words(rng)):
-        return tuple(Key(*threefry2x32(_words(rng), (0, n))) for n in range(num))
+    with _scope(*words_of(rng)):
+        return tuple(Key(*threefry2x32(words_of(rng), (0, n))) for n in range(num))
 
 
 def fold_in(rng: Key, data: int | Array) -> Key:
@@ -100,8 +100,8 @@ def fold_in(rng: Key, data: int | Array) -> Key:
     if not isinstance(data, int) and "int" not in dtype_name(data):
         msg = f"data is {dtype_name(data)}; an int or an integer array is needed."
         raise DTypeError(msg)
-    with _scope(data, *_words(rng)):
-        return Key(*threefry2x32(_words(rng), (0, _word(data) if isinstance(data, int) else _int32(data))))
+    with _scope(data, *words_of(rng)):
+        return Key(*threefry2x32(words_of(rng), (0, _word(data) if isinstance(data, int) else _int32(data))))
 
 
 def bits(rng: Key, shape: Sequence[int], *, width: int = 32, like: Any = None) -> Array:
@@ -184,14 +184,22 @@ def _bernoulli(operands: Operands, shape: Shape, p: float | None) -> Array:
 
 def below(xp: Namespace, words: tuple[Array, Array], p: float | Array) -> Array:
     """Whether the float32 uniform of each pair of words is below float32(p); a number is compared with integers."""
-    drawn = shift_right(words[0] ^ words[1], 9)
+    word = words[0] ^ words[1]
+    if is_number(p) and (p < 2.0**-126 or not host_of(word).traced(word)):
+        # Each uniform is that of 2**9 words, in the order of words without a sign.
+        turned, bound = word ^ -(2**31), _uniforms_below(p) * 2**9 - 2**31
+        return turned < bound if bound < 2**31 else turned <= bound - 1
     if is_number(p):
-        if p < 2.0**-126:  # subnormal in float32, which some frameworks take for 0
-            return drawn < (1 if p > 2.0**-150 else 0)
-        if not host_of(drawn).traced(drawn):
-            return drawn < math.ceil(struct.unpack("f", struct.pack("f", p))[0] * 2**23)
-        p = xp.zeros((), dtype=xp.float32, **beside(drawn)) + p  # it may be a symbol, which only an array rounds
-    return xp.astype(drawn, xp.float32) * 2.0**-23 < xp.astype(p, xp.float32)
+        p = xp.zeros((), dtype=xp.float32, **beside(word)) + p  # it may be a symbol, which only an array rounds
+    return xp.astype(shift_right(word, 9), xp.float32) * 2.0**-23 < xp.astype(p, xp.float32)
+
+
+def _uniforms_below(p: float) -> int:
+    """How many of the 2**23 float32 uniforms are below float32(p)."""
+    if p < 2.0**-126:  # subnormal in float32, which some frameworks take for 0
+        return 1 if p > 2.0**-150 else 0
+    rounded: float = struct.unpack("f", struct.pack("f", p))[0]
+    return math.ceil(rounded * 2**23)
 
 
 def normal(rng: Key, shape: Sequence[int], *, dtype: str = "float32", like: Any = None) -> Array:
@@ -224,22 +232,18 @@ def _drawn(
     place = _target(rng, like)
     host = host_of(place)
     with host.scope():
-        return host.run(body, (_words(rng), place, extra), tuple(shape), static)
+        return host.run(body, (words_of(rng), place, extra), tuple(shape), static)
 
 
 def _draw(operands: Operands, shape: Shape, of_words: Callable[[Namespace, Array, Array], Array]) -> Array:
     """What `of_words(xp, high, low)` makes of the two words of each entry."""
     words, place, _ = operands
-    xp, axes = _compat.namespace(place), shape or (1,)
-    indices = [_axis(xp, n, len(axes) - axis - 1, place) for axis, n in enumerate(axes)]
-    return xp.reshape(draw(words, places(indices, axes, xp), partial(of_words, xp)), shape)
+    xp = _compat.namespace(place)
+    return xp.reshape(draw_all(words, shape or (1,), place, partial(of_words, xp)), shape)
 
 
-def _axis(xp: Namespace, n: int, trailing: int, place: Array) -> Array:
-    return xp.reshape(xp.arange(n, dtype=xp.int32, **beside(place)), (n, *(1,) * trailing))
-
-
-def _words(rng: Key) -> tuple[Word, Word]:
+def words_of(rng: Key) -> tuple[Word, Word]:
+    """The words of one key."""
     if not isinstance(rng, Key):
         msg = (
             f"rng is of type {type(rng).__name__}; a Key is needed: attnspec.random.key(seed), or "
@@ -259,7 +263,7 @@ def _target(rng: Key, like: Any) -> Array:
         return like
     if hasattr(like, "asarray"):
         return like.asarray(0)
-    if like is None and _compat.is_array(_words(rng)[1]):
+    if like is None and _compat.is_array(words_of(rng)[1]):
         return rng.low
     msg = f"like={like!r}: an array or a namespace such as `backend.xp` is needed, to know where to draw."
     raise DTypeError(msg)

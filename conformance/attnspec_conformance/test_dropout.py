@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import attnspec
+from attnspec import random
 from attnspec.errors import OptionError, ShapeError
 
 from . import bounds, masks, oracle, oracle_random
@@ -157,6 +158,18 @@ def test_float16_is_scaled_in_float32(backend: Any) -> None:
 @pytest.mark.needs("bfloat16")
 def test_bfloat16_is_scaled_in_float32(backend: Any) -> None:
     half(backend, "bfloat16")
+
+
+@pytest.mark.clause("DROPOUT-2", "DROPOUT-3")
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_many_entries_each_is_kept_or_not_as_bernoulli_says(backend: Any, turned: bool) -> None:
+    x = backend.asarray(1 + np.arange(3 * 277 * 181, dtype=np.float32).reshape(3, 277, 181) % 4096)
+    x = backend.xp.permute_dims(x, (2, 0, 1)) if turned else x
+    keep = backend.to_numpy(random.bernoulli(attnspec.random.key(3), 0.75, tuple(x.shape), like=x))
+    before, got = np.array(backend.to_numpy(x)), backend.to_numpy(attnspec.dropout(x, 0.25, attnspec.random.key(3)))
+    wanted = np.where(keep, before.astype(np.float64) / 0.75, 0.0)
+    assert np.all(np.abs(got - wanted) <= bounds.dropped(wanted, 0.25, "float32"))
+    np.testing.assert_array_equal(before, backend.to_numpy(x))
 
 
 @pytest.mark.clause("DROPOUT-3")

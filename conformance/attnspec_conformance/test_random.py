@@ -9,6 +9,7 @@ import pytest
 
 from attnspec import random
 from attnspec.prng import counters, threefry2x32
+from attnspec.random import below
 
 from . import oracle_random
 
@@ -74,6 +75,33 @@ def test_bernoulli_is_uniform_below_p(backend: Any, p: float) -> None:
     np.testing.assert_array_equal(drawn, oracle_random.bernoulli(oracle_random.key(3), p, (5, 41)))
 
 
+RATES = (
+    0.0,
+    2.0**-150,
+    1.1 * 2.0**-150,
+    1e-9,
+    2.0**-23,
+    0.1,
+    0.3 + 2.0**-30,
+    0.5,
+    0.9,
+    1 - 2.0**-24,
+    1 - 2.0**-26,
+    1.0,
+)
+
+
+@pytest.mark.parametrize("p", RATES)
+def test_a_word_is_below_p_if_its_uniform_is(backend: Any, p: float) -> None:
+    """Those on both sides of p, of 0, of the sign bit and of the largest: a uniform has 2**9 words."""
+    edges = [edge << 9 for edge in (0, round(p * 2**23) - 1, round(p * 2**23), 2**22)]
+    words = np.unique(np.add.outer([*edges, 2**32], range(-1025, 1026)) % 2**32)
+    high = np.arange(len(words), dtype=np.uint32) * np.uint32(0x9E3779B9)
+    both = [backend.asarray(word.astype(np.uint32).view(np.int32)) for word in (high, words.astype(np.uint32) ^ high)]
+    wanted = (words >> 9).astype(np.float64) * 2.0**-23 < float(np.float32(p))
+    np.testing.assert_array_equal(backend.to_numpy(below(backend.xp, (both[0], both[1]), p)), wanted)
+
+
 def test_an_entry_at_the_probability_itself_is_not_drawn(backend: Any) -> None:
     """u < p, and not u <= p: p is a number that the draw holds."""
     u = oracle_random.uniform(oracle_random.key(3), (5, 41))
@@ -94,6 +122,16 @@ def test_normal_numbers_are_the_quantiles_of_the_uniform_ones(backend: Any) -> N
     drawn = backend.to_numpy(random.normal(random.key(5), (400,), like=backend.like)).astype(np.float64)
     wanted, allowed = oracle_random.normal(oracle_random.key(5), (400,))
     assert np.all(np.abs(drawn - wanted) <= allowed), np.max(np.abs(drawn - wanted) / allowed)
+
+
+@pytest.mark.parametrize("shape", [(2**12,), (2, 2**16), (3, 277, 181)])
+def test_an_entry_of_many_is_that_of_its_number(backend: Any, shape: tuple[int, ...]) -> None:
+    rng, count = random.key(2**40 + 17), int(np.prod(shape))
+    numbers = np.r_[:9, 2**12 - 3 : 2**12, 2**16 - 3 : 2**16 + 3, count - 9 : count] % count
+    counter = backend.asarray(numbers.astype(np.int32))
+    high, low = (unsigned(backend, word) for word in threefry2x32((rng.high, rng.low), (0, counter)))
+    drawn = unsigned(backend, random.bits(rng, shape, like=backend.like))
+    np.testing.assert_array_equal(drawn.reshape(-1)[numbers], high ^ low)
 
 
 def test_a_namespace_will_do_where_the_device_does_not_matter(backend: Any) -> None:

@@ -60,14 +60,15 @@ def extremes(x: Any) -> tuple[float, float]:
 
 
 def rotate(x: Any, n: int, spare: Any) -> None:
-    """As unsigned integers, whose shift to the right brings no copies of the sign."""
-    bits, moved = x.view(np.uint32), spare.view(np.uint32)
-    np.left_shift(bits, _PLACES[n], out=moved)
-    np.right_shift(bits, _PLACES[32 - n], out=bits)
-    np.bitwise_or(bits, moved, out=bits)
+    """To the right as unsigned integers, whose shift brings no copies of the sign."""
+    bits = x.view(np.uint32)
+    np.left_shift(x, _PLACES[n], spare)
+    np.right_shift(bits, _UNSIGNED[32 - n], bits)
+    np.bitwise_or(x, spare, x)
 
 
-_PLACES = [np.asarray(n, np.uint32) for n in range(32)]  # Python's integers are made into arrays at every call
+# Python's integers are made into arrays at every call.
+_PLACES, _UNSIGNED = ([np.asarray(n, dtype) for n in range(32)] for dtype in (np.int32, np.uint32))
 
 
 def _has_fast_exp2() -> bool:
