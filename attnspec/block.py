@@ -10,14 +10,16 @@ from . import random
 from ._compat import Array
 from .cache import Cache
 from .errors import OptionError, ShapeError
-from .feed_forward import feed_forward
+from .feed_forward import check_feed_forward, feed_forward
+from .fresh import by_rows
 from .multihead import AttentionOptions, multi_head_attention, multi_head_attention_with_cache
 from .norm import layer_norm, rms_norm
 from .params import LayerParams, NormParams, StackParams
 from .request import Dropout
-from .residual import add, add_and_norm
+from .residual import add, add_and_norm, check_sum
 from .rotary import Rotary
 from .shapes import of_type
+from .struct import arrays_in
 
 
 def transformer_layer(
@@ -183,9 +185,19 @@ def _layer(
         raise OptionError(msg)
     pre = params.order == "pre"
     attended, cache = attend(normalise(params.norm_attention, x) if pre else x)
-    h = _skip(params.norm_attention, x, attended, _folded(dropout, 0), pre)
-    fed = feed_forward(params.feed_forward, normalise(params.norm_feed_forward, h) if pre else h)
-    return _skip(params.norm_feed_forward, h, fed, _folded(dropout, 1), pre), cache
+    check_sum(x, attended)
+    check_feed_forward(params.feed_forward, attended)
+
+    def rest(attended: Array, x: Array) -> Array:
+        h = _skip(params.norm_attention, x, attended, _folded(dropout, 0), pre)
+        fed = feed_forward(params.feed_forward, normalise(params.norm_feed_forward, h) if pre else h)
+        return _skip(params.norm_feed_forward, h, fed, _folded(dropout, 1), pre)
+
+    if dropout is not None or attended.dtype != x.dtype:
+        return rest(attended, x), cache
+    # Attention is over: no row needs another, and each may take the place of what attention made for it.
+    arrays = arrays_in("", params).values()
+    return by_rows(rest, attended, x, held=(*arrays,), over=True, products=True), cache
 
 
 def _skip(norm: NormParams, x: Array, y: Array, dropout: Dropout | None, pre: bool) -> Array:

@@ -14,6 +14,7 @@ from .linear import linear
 from .params import FeedForwardParams
 from .shapes import expect, floating
 from .special import erfc
+from .struct import arrays_in
 
 
 def feed_forward(params: FeedForwardParams, x: Array) -> Array:
@@ -36,6 +37,14 @@ def feed_forward(params: FeedForwardParams, x: Array) -> Array:
     >>> attnspec.feed_forward(params, np.asarray([[-1.0, 2.0]])).tolist()
     [[0.0, 2.0]]
     """
+    check_feed_forward(params, x)
+    with host_of(x).scope():
+        arrays = arrays_in("", params).values()
+        return by_rows(lambda x: _network(params, x), x, held=(*arrays,), products=True)
+
+
+def check_feed_forward(params: FeedForwardParams, x: Array) -> None:
+    """Raise unless they fit together."""
     floating(x=x, w_in=params.w_in, w_out=params.w_out)
     M, F = params.w_in.shape if params.w_in.ndim == 2 else (-1, -1)
     for name, a, shape, letters in (
@@ -47,15 +56,17 @@ def feed_forward(params: FeedForwardParams, x: Array) -> Array:
     if params.activation not in _ACTIVATIONS:
         msg = f"activation={params.activation!r}: one of {', '.join(_ACTIVATIONS)} is needed."
         raise OptionError(msg)
-    with host_of(x).scope():
-        wide = widened(x)
-        if params.w_gate is None:
-            hidden = _activated(params.activation, linear(wide, params.w_in), params.b_in)
-        else:
-            gate = _activated(params.activation, linear(wide, params.w_gate))
-            gate, hidden = alike(gate, linear(wide, params.w_in, params.b_in))
-            hidden = gate * hidden
-        return cast(linear(hidden, params.w_out, params.b_out), x.dtype)
+
+
+def _network(params: FeedForwardParams, x: Array) -> Array:
+    wide = widened(x)
+    if params.w_gate is None:
+        hidden = _activated(params.activation, linear(wide, params.w_in), params.b_in)
+    else:
+        gate = _activated(params.activation, linear(wide, params.w_gate))
+        gate, hidden = alike(gate, linear(wide, params.w_in, params.b_in))
+        hidden = gate * hidden
+    return cast(linear(hidden, params.w_out, params.b_out), x.dtype)
 
 
 def _activated(name: str, x: Array, b: Array | None = None) -> Array:
@@ -63,7 +74,8 @@ def _activated(name: str, x: Array, b: Array | None = None) -> Array:
     activation, backward = _ACTIVATIONS[name], getattr(gradients, f"{name}_backward")
     b = None if b is None else cast(b, x.dtype)
     if is_free(x, b):
-        return by_rows(lambda x: activation(x if b is None else added(x, b)), x, over=True)
+        over = _OVER.get(name, activation)
+        return by_rows(lambda x: over(x if b is None else added(x, b)), x, over=True)
     x = x if b is None else added(*alike(x, b))
     return differentiable(lambda x: (activation(x[0]),), backward, (x,))[0]
 
@@ -76,6 +88,14 @@ def relu(x: Array) -> Array:
 def gelu(x: Array) -> Array:
     """x Phi(x) = x erfc(-x / sqrt(2)) / 2, exact. float32 or float64."""
     return 0.5 * x * erfc(x * -math.sqrt(0.5))
+
+
+def _gelu_over(x: Array) -> Array:
+    """The bits of `gelu`, in the place of x."""
+    tail = erfc(x * -math.sqrt(0.5))
+    x *= 0.5
+    x *= tail
+    return x
 
 
 def gelu_tanh(x: Array) -> Array:
@@ -91,3 +111,4 @@ def silu(x: Array) -> Array:
 
 
 _ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
+_OVER = {"gelu": _gelu_over}

@@ -90,7 +90,7 @@ class MiniLM(Struct):
 
     def _embedded(self, ids: Array) -> Array:
         Q = ids.shape[-1]
-        x = embed(self.tokens, ids) + self.types[0, :] + self.positions[:Q, :]
+        x = embed(self.tokens, ids) + (self.types[0, :] + self.positions[:Q, :])
         return layer_norm(x, self.norm.gamma, self.norm.beta, eps=self.norm.eps)
 
 

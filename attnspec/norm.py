@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from . import _compat
 from ._compat import Array, alike, cast, dtype_name, widened
 from .derivative import differentiable
@@ -44,20 +46,17 @@ def layer_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, 
     """
     check_norm(x, eps, gamma=gamma, beta=beta)
     with host_of(x).scope():
-        return cast(normalised(x, gamma, beta, eps), x.dtype)
+        return by_rows(lambda x: cast(normalised(widened(x), gamma, beta, eps), x.dtype), x, held=(gamma, beta, eps))
 
 
 def normalised(x: Array, gamma: Array | None, beta: Array | None, eps: float | Array) -> Array:
-    """`layer_norm` without a last rounding to half precision."""
-
-    def of_rows(x: Array) -> Array:
-        y, _ = differentiable(_standardised, layer_norm_backward, (x, eps))
-        return _affine(y, gamma, beta)
-
-    wide = widened(x)
-    if x.ndim < 2 or not is_free(x, gamma, beta, None if is_number(eps) else eps):
-        return of_rows(wide)
-    return by_rows(of_rows, wide, over=wide is not x)
+    """`layer_norm` of float32 or wider."""
+    if is_free(x, gamma, beta, eps):
+        y = _standardised_in_range(x, eps)
+        if y is not None:
+            return _affine_over(y, gamma, beta)
+    y, _ = differentiable(_standardised, layer_norm_backward, (x, eps))
+    return _affine(y, gamma, beta)
 
 
 def _standardised(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
@@ -72,6 +71,29 @@ def _standardised(operands: tuple[Array, float | Array]) -> tuple[Array, Array]:
     d = x - x[..., :1]
     d = d - xp.mean(d, axis=-1, keepdims=True)
     return _over_root(d, unit, eps)
+
+
+def _standardised_in_range(x: Array, eps: float | Array) -> Array | None:
+    """The bits of `_standardised` in half the passes; None unless a glance shows that no row needs a unit.
+
+    Where the first entry of a row and the deviation are far below the largest with a square, so is every entry.
+    """
+    ops, xp = host_of(x).in_place, _compat.namespace(x)
+    if ops is None or not ops.is_near(x) or not math.prod(x.shape):
+        return None
+    first = x[..., :1]
+    least, most = ops.extremes(xp.abs(first))
+    if not 2.0**-60 <= least <= most <= 2.0**58:
+        return None
+    d = x - first
+    d -= xp.mean(d, axis=-1, keepdims=True)
+    square = xp.mean(d * d, axis=-1, keepdims=True)
+    square += eps if is_number(eps) else cast(eps, d.dtype)
+    least, most = ops.extremes(square)
+    if not 0.0 < least <= most <= 2.0**116 / x.shape[-1]:
+        return None
+    d /= xp.sqrt(square)
+    return d
 
 
 def rms_norm(x: Array, gamma: Array | None = None, *, eps: float | Array = 1e-5) -> Array:
@@ -138,6 +160,14 @@ def _affine(y: Array, gamma: Array | None, beta: Array | None) -> Array:
     y, gamma, beta = alike(y, gamma, beta)
     y = y if gamma is None else y * cast(gamma, y.dtype)
     return y if beta is None else y + cast(beta, y.dtype)
+
+
+def _affine_over(y: Array, gamma: Array | None, beta: Array | None) -> Array:
+    if gamma is not None:
+        y *= cast(gamma, y.dtype)
+    if beta is not None:
+        y += cast(beta, y.dtype)
+    return y
 
 
 def check_norm(x: Array, eps: float | Array, **affine: Array | None) -> None:

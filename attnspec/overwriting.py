@@ -42,6 +42,8 @@ class InPlace:
         How many of them, at most.
     piece
         `piece(x)`: of so many entries of arrays like x a few fit a core's cache; all of x where there is no such thing.
+    is_near
+        Whether a value of x is there at once when it is looked at: no other device has to finish first.
     """
 
     exp: Callable[..., tuple[Array, Array | None]]
@@ -53,3 +55,4 @@ class InPlace:
     each: Callable[[Callable[[Any], None], Sequence[Any]], None] = _in_turn
     workers: Callable[[], int] = _one
     piece: Callable[[Array], int] = lambda x: 2**16
+    is_near: Callable[[Array], bool] = lambda x: True

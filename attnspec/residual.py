@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ._compat import Array, alike, cast, widened
 from .dropout import dropped
 from .errors import ShapeError
+from .fresh import by_rows
 from .host import host_of
 from .norm import check_norm, layer_norm, normalised
 from .request import Dropout
@@ -47,8 +48,15 @@ def add_and_norm(
     [-1.0, 1.0]
     """
     check_norm(x, eps, gamma=gamma, beta=beta)
+    check_sum(x, sublayer_out)
+
+    def of_rows(x: Array, y: Array, dropout: Dropout | None = None) -> Array:
+        return cast(normalised(_sum(x, y, dropout), gamma, beta, eps), x.dtype)
+
     with host_of(x).scope():
-        return cast(normalised(_sum(x, sublayer_out, dropout), gamma, beta, eps), x.dtype)
+        if dropout is not None:
+            return of_rows(x, sublayer_out, dropout)
+        return by_rows(of_rows, x, sublayer_out, held=(gamma, beta, eps))
 
 
 def pre_norm(
@@ -84,15 +92,20 @@ def pre_norm(
 
 def add(x: Array, y: Array, dropout: Dropout | None = None) -> Array:
     """x + dropout(y), in the dtype of x."""
+    check_sum(x, y)
     with host_of(x).scope():
         return cast(_sum(x, y, dropout), x.dtype)
 
 
-def _sum(x: Array, y: Array, dropout: Dropout | None) -> Array:
+def check_sum(x: Array, y: Array) -> None:
+    """Raise unless they are of one shape."""
     floating(x=x, sublayer_out=y)
     if tuple(x.shape) != tuple(y.shape):
         msg = f"a skip connection adds equal shapes, got x {tuple(x.shape)} and sublayer_out {tuple(y.shape)}."
         raise ShapeError(msg)
+
+
+def _sum(x: Array, y: Array, dropout: Dropout | None) -> Array:
     dropout = Dropout.checked(dropout, tuple(x.shape))
     x, y = map(widened, alike(x, y))
     return x + (y if dropout is None else dropped(y, dropout))

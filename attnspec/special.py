@@ -52,11 +52,17 @@ def erfc(x: Array) -> Array:
     known, own = _known(x), host_of(x).erfc
     if own is not None:
         return own(x)
+    # What is made here is written over, where arrays can be: the passes over fresh ones would be most of the time.
     xp = namespace(x)
     z = xp.abs(x)
     t = 2.0 / (2.0 + z)
-    right = t * xp.exp(_horner(_SERIES[known], 2.0 * t - 1.0) - z * z)
-    return xp.where(x < 0, 2.0 - right, right)
+    right = _horner(_SERIES[known], 2.0 * t - 1.0)
+    z *= z
+    right -= z
+    right = xp.exp(right)
+    right *= t
+    # 2 - right where x < 0. To choose takes as long as all of the above where signs alternate at random.
+    return xp.abs(2.0 * xp.astype(x < 0, x.dtype) - right)
 
 
 def erfinv(y: Array) -> Array:
@@ -79,8 +85,10 @@ def erfinv(y: Array) -> Array:
 def _horner(c: tuple[float, ...], x: Array) -> Array:
     y = c[0] * x
     for c_n in c[1:-1]:
-        y = (y + c_n) * x
-    return y + c[-1]
+        y += c_n
+        y *= x
+    y += c[-1]
+    return y
 
 
 def _known(x: Array) -> str:

@@ -189,6 +189,18 @@ SPLITS = (
 )
 
 
+@pytest.mark.clause("MULTIHEAD-2")
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_a_layer_of_many_rows_is_that_of_each_text(backend: Any, order: Any) -> None:
+    """More rows than are computed at once where arrays are written to; and nothing of the caller's is."""
+    params, x = layer(backend, order), normal(4, 9, 700, 12)
+    made = backend.asarray(x)
+    whole = backend.to_numpy(attnspec.transformer_layer(params, made))
+    np.testing.assert_array_equal(backend.to_numpy(made), x)
+    each = [backend.to_numpy(attnspec.transformer_layer(params, backend.asarray(text))) for text in x]
+    np.testing.assert_allclose(whole, np.stack(each), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.clause("MULTIHEAD-4", "MULTIHEAD-3")
 @pytest.mark.parametrize(("split", "by_array"), SPLITS)
 def test_prefill_and_any_split_of_steps_equal_one_causal_call(

@@ -242,3 +242,32 @@ def test_a_row_has_the_same_bits_however_many_there_are(backend: Any, component:
     x = normal(1, 301, 384)  # more than are computed at once where arrays are written to
     whole, few = (backend.to_numpy(component(backend.asarray(rows))) for rows in (x, x[170:175]))
     assert np.array_equal(whole[170:175], few)
+
+
+@pytest.mark.clause("NORM-1")
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_what_other_rows_hold_changes_no_bit_of_a_row(backend: Any, eps: float) -> None:
+    """Rows that are constant, far out of range, tiny or spoilt are normed in ways of their own, and alone."""
+    x, gamma, beta = normal(1, 6, 24), *(backend.asarray(normal(n, 24)) for n in (2, 3))
+
+    def normed(rows: Array) -> Array:
+        return np.asarray(backend.to_numpy(attnspec.layer_norm(backend.asarray(rows), gamma, beta, eps=eps)))
+
+    before = normed(x)
+    for other in (0.0, 3.0, np.nan, np.inf, *(normal(4, 24) * np.float32(2.0**n) for n in (-100, -61, 59, 61, 100))):
+        y = x.copy()
+        y[2] = other
+        np.testing.assert_array_equal(np.delete(normed(y), 2, axis=0), np.delete(before, 2, axis=0))
+
+
+@pytest.mark.clause("NORM-1")
+@pytest.mark.parametrize("exponent", [-100, -61, -59, 57, 59, 61, 100])
+@pytest.mark.parametrize("at", [0, 3])
+def test_one_entry_may_be_of_another_size_than_its_row(backend: Any, at: int, exponent: int) -> None:
+    x = normal(3, 4, 8)
+    x[1, at] = 2.0**exponent
+    for eps in (0.0, 1e-5):
+        check_layer_norm(backend, x, eps=eps)
+    x[2] = 3.0
+    got = plain(backend, attnspec.layer_norm(backend.asarray(x), eps=0.0))
+    np.testing.assert_array_equal(got[2], np.zeros(8))

@@ -56,7 +56,12 @@ _LOW_BITS = [torch.tensor((1 << n) - 1, dtype=torch.int32) for n in range(32)]
 
 def piece(x: Any) -> int:
     """On other devices than the processor many small operations take longer than a few large ones."""
-    return 2**16 if x.is_cpu else max(1, x.numel())
+    return 2**17 if x.is_cpu else max(1, x.numel())
 
 
-IN_PLACE = InPlace(exp, None, veil, hide, extremes, rotate, piece=piece)
+def is_near(x: Any) -> bool:
+    """On the processor."""
+    return bool(x.is_cpu)
+
+
+IN_PLACE = InPlace(exp, None, veil, hide, extremes, rotate, piece=piece, is_near=is_near)

@@ -48,3 +48,14 @@ def test_many_rows_are_what_each_is(name: str, dtype: torch.dtype) -> None:
 def in_dtype(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """A function whose parameters are float32, of arrays of that dtype."""
     return function if dtype == torch.float32 else lambda x: function(x.float()).to(dtype)
+
+
+def test_a_layer_has_the_rows_of_its_parts() -> None:
+    """Each part given all rows: what stands behind attention is computed for some rows at a time, in its place."""
+    params = attnspec.LayerParams.init(
+        attnspec.random.key(0), model_width=M, heads=4, hidden_width=F, order="post", like=torch
+    )
+    x = torch.randn(7, 311, M, generator=torch.Generator().manual_seed(1))
+    h = attnspec.add_and_norm(x, attnspec.multi_head_attention(params.attention, x))
+    wanted = attnspec.add_and_norm(h, attnspec.feed_forward(params.feed_forward, h))
+    torch.testing.assert_close(attnspec.transformer_layer(params, x), wanted, rtol=0, atol=0)
