@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
 from ._compat import Array, widened
-from .fast import EAGER, FAST, is_in_queries, stacked, unstacked
+from .fast import EAGER, FAST, all_finite, is_in_queries, stacked, unstacked
 from .host import beside, on
 from .in_place_tiles import SIDE, Tile, Unit, is_shared, operations, tiles_of
 from .numerics import Operands
@@ -57,13 +57,16 @@ def gradients(request: Request, results: Arrays, cotangents: Arrays, walk: Walk)
     xp, axes, tiles = request.xp, request.axes, _Tiles(request)
     dtype, place = widened(request.q[..., :0, :0]).dtype, on(request.device)
     shapes = {"q": (axes.H, axes.Q, axes.D), "k": (axes.G, axes.K, axes.D), "v": (axes.G, axes.K, axes.E)}
-    found = {name: xp.zeros((*axes.lead, *shape), dtype=dtype, **place) for name, shape in shapes.items()}
+    found = {name: xp.empty((*axes.lead, *shape), dtype=dtype, **place) for name, shape in shapes.items()}
 
     def of_keys(entry: tuple[Block, Request]) -> Block:
         return places_of((*axes.lead, axes.G), entry[0], 0, axes)
 
     def task(entries: tuple[Block, list[tuple[Block, Request]]]) -> None:
         keys, some = entries
+        # Pages that a system gives away as zeros cost it twice where they are read before they are written to.
+        for name, place in (("k", keys), ("v", keys), *(("q", block) for block, _ in some)):
+            found[name][(*place, ...)] = 0.0
         for block, part in some:
             of_results, given = (
                 [part_of(x, block, x.ndim - len(block)) for x in arrays] for arrays in (results, cotangents)
@@ -84,11 +87,11 @@ class _Tiles:
         self.request = request
         self.kept = lru_cache(32)(self._made)
 
-    def of(self, part: Request, q: Span, k: Span, status: Status) -> Tile:
-        """The tile of a part of the call."""
+    def of(self, part: Request) -> Callable[[Span, Span, Status], Tile]:
+        """Those of a part of the call."""
         if is_shared(part, self.request):
-            return self.kept((q.start, q.size), (k.start, k.size), status)
-        return Tile(part, q, k, status)
+            return lambda q, k, status: self.kept((q.start, q.size), (k.start, k.size), status)
+        return partial(Tile, part)
 
     def _made(self, q: tuple[int, int], k: tuple[int, int], status: Status) -> Tile:
         return Tile(self.request, self.request.q_span(*q), self.request.k_span(*k), status)
@@ -98,19 +101,18 @@ class _Part:
     """A part of the call, and where its gradients are summed."""
 
     def __init__(self, request: Request, tiles: _Tiles, found: Arrays, results: Arrays) -> None:
-        xp, self.request, self.xp, self.ops, self.tiles = request.xp, request, request.xp, operations(request), tiles
+        xp, self.request, self.xp, self.ops = request.xp, request, request.xp, operations(request)
+        self.tile_of = tiles.of(request)
         self.of_q, self.of_k, self.of_v = found
-        self.exp, self.scaled, *_ = Unit.of(request)
+        self.unit = Unit.of(request)
         self.results, self.plain = results, _plain(xp, *results)
         self.all_plain = bool(xp.all(self.plain))
         if self.all_plain and request.mask is None:  # what a plain row sees is finite
             self.operands = Operands(request.q, request.k, request.v, None, None, None)
         else:
             self.operands = FAST.prepare(request)
-        self.keys, values = FAST.keys(request, self.operands, request.k_span(0, request.axes.K))
         self.with_ones = [
-            xp.concat([x, xp.ones((*x.shape[:-1], 1), dtype=x.dtype, **beside(x))], axis=-1)
-            for x in (self.keys, values)
+            _beside(xp, x, 1.0) for x in FAST.keys(request, self.operands, request.k_span(0, request.axes.K))
         ]
 
     def add(self, cotangents: Arrays, walk: Walk) -> None:
@@ -122,14 +124,13 @@ class _Part:
             if not self.all_plain:
                 rows = [self.xp.where(q.of(self.plain, -2), x, 0.0) for x in rows]
             self._stripe(q, rows)
-        self.of_q *= request.scale
         if not self.all_plain:
             others = walk(request, self.results, cotangents, self.plain)
             for total, more in zip((self.of_q, self.of_k, self.of_v), others, strict=False):
                 total += more
 
     def _rows(self, q: Span, cotangents: Arrays) -> list[Array]:
-        """Of some rows: q, [q, -reference] in the unit of the exponentials, [g, -delta] divided by the totals."""
+        """Of some rows: [q, -reference] in the unit of the exponentials, [g, -delta] divided by the totals."""
         xp, (out, _, *sums), (g, of_lse, _, of_total) = self.xp, self.results, cotangents
         given = (out, *sums, g, of_lse[..., None], of_total)
         out, reference, total, g, of_lse, of_total = (q.of(x, -2) for x in given)
@@ -139,12 +140,12 @@ class _Part:
             whole = xp.round(reference / math.log(2.0))
             share *= xp.exp((whole * _LN2[0] - reference) + whole * _LN2[1])
             reference = whole
-        queries, scaled = (FAST.queries(r, self.operands, q) for r in (self.request, self.scaled))
-        if scaled.shape[:-3] != delta.shape[:-3]:
-            scaled = scaled + xp.zeros_like(delta)
-        of_weights = xp.concat([g, -delta], axis=-1)
+        queries = FAST.queries(self.unit.scaled, self.operands, q)
+        if queries.shape[:-3] != delta.shape[:-3]:
+            queries = queries + xp.zeros_like(delta)
+        of_weights = _beside(xp, g, -delta)
         of_weights *= share
-        return [queries, xp.concat([scaled, -reference], axis=-1), of_weights]
+        return [_beside(xp, queries, -reference), of_weights]
 
     def _least(self, of_scores: Array) -> float | None:
         """A bound of all of a stripe's scores less their references; None where there is none.
@@ -152,29 +153,38 @@ class _Part:
         Hidden keys are in it. It decides about nothing but how exp is computed, whose bits are the same in every way.
         """
         xp = self.xp
-        queries, keys = (float(xp.max(xp.vecdot(x, x))) for x in (of_scores[..., :-1], self.keys))
+        queries, keys = (float(xp.max(xp.vecdot(x, x))) for x in (of_scores[..., :-1], self.with_ones[0][..., :-1]))
         least = -4.0 - math.sqrt(queries * keys) - float(xp.max(xp.abs(of_scores[..., -1])))
         return least if math.isfinite(least) else None
 
     def _stripe(self, stripe: Span, rows: list[Array]) -> None:
         """What a stripe of queries gives to all gradients."""
-        xp, axes, least = self.xp, self.request.axes, self._least(rows[1])
+        request, least = self.request, self._least(rows[0])
         for start in range(0, stripe.size, SIDE):
-            q = self.request.q_span(stripe.start + start, min(SIDE, stripe.size - start))
-            for tile_q, k, status in tiles_of(self.request, q, max(1, _AREA // q.size)):
-                tile = self.tiles.of(self.request, tile_q, k, status)
-                if not tile.empty:
-                    at = slice(tile_q.start - stripe.start, tile_q.stop - stripe.start)
-                    self._tile(tile, least, *(stacked(xp, x[..., at, :], axes.G) for x in rows))
+            q = request.q_span(stripe.start + start, min(SIDE, stripe.size - start))
+            of_block = self._stacked(rows, slice(start, start + q.size))
+            for tile_q, k, status in tiles_of(request, q, max(1, _AREA // q.size)):
+                tile, of_tile = self.tile_of(tile_q, k, status), of_block
+                if tile.empty:
+                    continue
+                if tile_q.size < q.size:
+                    at = tile_q.start - stripe.start
+                    of_tile = self._stacked(rows, slice(at, at + tile_q.size))
+                self._tile(tile, least, *of_tile)
+            of_q = self.of_q[..., slice(q.start, q.stop), :]
+            of_q *= request.scale
 
-    def _tile(self, tile: Tile, least: float | None, queries: Array, of_scores: Array, of_weights: Array) -> None:
+    def _stacked(self, rows: list[Array], at: slice) -> list[Array]:
+        return [stacked(self.xp, x[..., at, :], self.request.axes.G) for x in rows]
+
+    def _tile(self, tile: Tile, least: float | None, of_scores: Array, of_weights: Array) -> None:
         """What a tile gives to all gradients."""
         xp, axes = self.xp, self.request.axes
         queries_at, keys_at = slice(tile.q.start, tile.q.stop), slice(tile.k.start, tile.k.stop)
         keys, values = (x[..., keys_at, :] for x in self.with_ones)
         if tile.of_keys is not None:
             keys, values = keys * tile.of_keys, values * tile.of_keys
-        p, _ = self.exp(unstacked(xp, of_scores @ keys.mT, axes.H), least, tile.visible)
+        p, _ = self.unit.exp(unstacked(xp, of_scores @ keys.mT, axes.H), least, tile.visible)
         p = stacked(xp, p if tile.veil is None else self.ops.hide(p, tile.veil), axes.G)
         of_values = p.mT @ of_weights[..., :-1]
         if tile.of_keys is not None:
@@ -183,8 +193,10 @@ class _Part:
         of_score *= p
         if tile.veil is not None:
             of_score = stacked(xp, self.ops.hide(unstacked(xp, of_score, axes.H), tile.veil), axes.G)
-        _add(self.of_q, queries_at, unstacked(xp, of_score @ self.keys[..., keys_at, :], axes.H))
-        _add(self.of_k, keys_at, of_score.mT @ queries)
+        _add(self.of_q, queries_at, unstacked(xp, of_score @ keys[..., :-1], axes.H))
+        of_keys = of_score.mT @ of_scores[..., :-1]
+        of_keys *= self.unit.size
+        _add(self.of_k, keys_at, of_keys)
         _add(self.of_v, keys_at, of_values)
 
 
@@ -194,8 +206,18 @@ def _plain(xp: Any, out: Array, lse: Array, reference: Array, total: Array) -> A
     References are whole numbers there, and totals e**-0.5 to e**0.5. A row that is NaN may have such sums, too, of what
     was cleaned for it.
     """
-    finite = xp.isfinite(lse)[..., None] & xp.all(xp.isfinite(out), axis=-1, keepdims=True)
+    finite = xp.isfinite(lse)[..., None]
+    if not all_finite(out):
+        finite &= xp.all(xp.isfinite(out), axis=-1, keepdims=True)
     return finite & (xp.round(reference) == reference) & (xp.abs(reference) < 128.0) & (total > 0.5) & (total < 2.0)
+
+
+def _beside(xp: Any, x: Array, column: Array | float) -> Array:
+    """[x, column]."""
+    both = xp.empty((*x.shape[:-1], x.shape[-1] + 1), dtype=x.dtype, **beside(x))
+    both[..., :-1] = x
+    both[..., -1:] = column
+    return both
 
 
 def _without_hidden(xp: Any, flags: Array, of_values: Array) -> Array:

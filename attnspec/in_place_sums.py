@@ -11,8 +11,8 @@ from ._compat import Array, dtype_name
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
 from .fast import EAGER, FAST, grouped_matmul, narrowed
-from .host import beside
-from .in_place_tiles import FEW, Tile, Unit, is_shared, operations, products
+from .host import beside, host_of
+from .in_place_tiles import FEW, Tile, Unit, is_shared, ones_of, operations, products
 from .numerics import Operands
 from .parts import Block
 from .request import Request
@@ -234,7 +234,7 @@ class Sums:
         if self.lost is not None:  # beside a total of 1 what is lost is within the rounding of float's least numbers
             trusted = trusted & ~(self.lost & (total < 1))
         least, most = self.ops.extremes(total)
-        if not (least >= LEAST and most <= MOST and bool(xp.all(xp.isfinite(out)))):
+        if not (least >= LEAST and most <= MOST and self._is_finite(out)):
             fine = (total >= LEAST) & (total <= MOST) & xp.all(xp.isfinite(out), axis=-1, keepdims=True)
             trusted = trusted & fine
         out /= total
@@ -249,6 +249,9 @@ class Sums:
         if not part.looked:
             return None
         return tuple(xp.where(trusted, x, y) for x, y in zip(rows, self._careful(), strict=True))
+
+    def _is_finite(self, out: Array) -> bool:
+        return not out.shape[-1] or all(map(math.isfinite, self.ops.extremes(out)))
 
     def _careful(self) -> Rows:
         """The rows by the walk that subtracts their maxima."""
@@ -265,7 +268,8 @@ def _both(a: Array | None, b: Array | None) -> Array | None:
 
 
 def _longest(xp: Any, rows: Array) -> float:
-    return math.sqrt(float(xp.max(xp.vecdot(rows, rows))))
+    squares = xp.matmul(rows * rows, ones_of(xp, rows.shape[-1], rows.dtype, host_of(rows).device_of(rows)))
+    return math.sqrt(float(xp.max(squares)))
 
 
 def _plus(xp: Any, scores: Array, bias: Array | None) -> Array:
