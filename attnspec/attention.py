@@ -12,7 +12,7 @@ from .blocks import attend, weights
 from .derivative import differentiable
 from .errors import KernelError, OptionError
 from .fast import FAST
-from .host import host_of
+from .host import Host, host_of
 from .masks import Mask
 from .numerics import Numerics
 from .request import Dropout, Request, make_request
@@ -92,8 +92,9 @@ def attention(
     """
     plain = bias is None and softcap is None and sink is None and dropout is None
     if plain and q_positions is None and k_positions is None and implementation == "auto":
-        out = small.attend(q, k, v, scale) if mask is None else None
-        out = _at_once(q, k, v, mask, scale) if out is None else out
+        host = host_of(q)
+        out = _at_once(host, q, k, v, mask, scale)
+        out = small.attend(host, q, k, v, scale) if out is None and mask is None else out
         if out is not None:
             return out
     request = make_request(
@@ -201,9 +202,11 @@ def attention_weights(
         return p[0, ...] if request.headless else p
 
 
-def _at_once(q: Array, k: Array, v: Array, mask: Mask | Array | None, scale: float | Array | None) -> Array | None:
+def _at_once(
+    host: Host, q: Array, k: Array, v: Array, mask: Mask | Array | None, scale: float | Array | None
+) -> Array | None:
     """By the first kernel that could take it, if that has a way for such calls."""
-    for kernel in host_of(q).kernels:
+    for kernel in host.kernels:
         if kernel.at_once is not None:
             return kernel.at_once(q, k, v, mask, scale)
         if kernel.takes_concrete:

@@ -34,6 +34,7 @@ class Kernel:
     `recorded`: it goes through `derivative.differentiable`, and so may be given the arrays of `attnspec.vjp`.
     `from_scores`: "auto" leaves calls with fewer scores to others, because they are faster there.
     `takes_concrete`: False where it takes no arrays that are `concrete`, such as those of a class of their own.
+    `is_near`: whether it takes arrays that lie where this one does.
     `at_once`: `at_once(q, k, v, mask, scale)`, asked before anything is checked: the out of `attention`, to the bit as
     `call` has it, for a call without further options that shows at a glance to be right and to be supported; else None.
     """
@@ -45,6 +46,7 @@ class Kernel:
     recorded: bool = False
     from_scores: int = 0
     takes_concrete: bool = True
+    is_near: Callable[[Any], bool] = lambda x: True
     at_once: Callable[[Any, Any, Any, Any, Any], Array | None] | None = None
 
 

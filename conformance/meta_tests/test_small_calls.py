@@ -25,10 +25,14 @@ def backend(request):
 
 
 @pytest.fixture
-def attend(backend, monkeypatch):
-    """`small.attend` without kernels, of what is made into arrays of the backend."""
-    monkeypatch.setattr(small, "host_of", lambda x: replace(host_of(x), kernels=()))
-    return lambda *arrays, scale=None: small.attend(*made(backend, *arrays), scale)
+def attend(backend):
+    """`small_call` of what is made into arrays of the backend."""
+    return lambda *arrays, scale=None: small_call(*made(backend, *arrays), scale=scale)
+
+
+def small_call(q, k, v, *, scale=None, kernels=()):
+    """`small.attend`, without the kernels of the host."""
+    return small.attend(replace(host_of(q), kernels=kernels), q, k, v, scale)
 
 
 def made(backend, *arrays, dtype="float32"):
@@ -40,14 +44,13 @@ def drawn(lead, Q, K, D, E):
     return [rng.standard_normal((*lead, *shape)) for shape in ((Q, D), (K, D), (K, E))]
 
 
-@pytest.mark.usefixtures("attend")
 @pytest.mark.parametrize("size", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_small_call_has_the_bits_of_the_walk(backend, shape, size):
     for dtype in ("float32", "float64"):
         arrays = made(backend, *(size * x for x in drawn(*shape)), dtype=dtype)
         for scale in (None, -0.3):
-            out = small.attend(*arrays, scale)
+            out = small_call(*arrays, scale=scale)
             with host_of(arrays[0]).scope():
                 walked = in_place.attend(make_request(*arrays, scale=scale))[0]
             assert size > 1 or shape[3] == 1 or out is not None
@@ -101,17 +104,24 @@ def test_other_scales_are_left_to_the_walk(attend, scale):
 def test_dtypes_and_kinds_that_differ_are_left_to_the_walk(backend):
     q, k, v = made(backend, *(np.ones(shape) for shape in ONE))
     (wide,) = made(backend, np.ones(ONE[1]), dtype="float64")
-    assert small.attend(q, wide, v, None) is None
-    assert small.attend(q, [[1.0] * 4], v, None) is None
-    assert small.attend([[1.0] * 4], k, v, None) is None
+    assert small_call(q, wide, v) is None
+    assert small_call(q, [[1.0] * 4], v) is None
+    assert small_call([[1.0] * 4], k, v) is None
 
 
-def test_a_kernel_from_so_many_scores_is_not_forestalled(backend, monkeypatch):
+def test_what_shapes_say_is_kept_of_a_few_of_them(attend):
+    for K in range(1, 2 * small._KEPT):
+        assert attend(*(np.ones((K, 4)) for _ in range(3))) is not None
+        assert 0 < len(small._known) <= small._KEPT
+
+
+def test_a_kernel_from_so_many_scores_is_not_forestalled(backend):
     arrays = made(backend, *(np.ones(shape) for shape in ONE))
-    for scores, taken in ((2, False), (3, True)):
-        kernel = Kernel("k", lambda request: None, lambda request: None, from_scores=scores)
-        monkeypatch.setattr(small, "host_of", lambda x, kernel=kernel: replace(host_of(x), kernels=(kernel,)))
-        assert (small.attend(*arrays, None) is not None) == taken
+    for scores, near, taken in ((2, True, False), (3, True, True), (2, False, True)):
+        kernel = Kernel(
+            "k", lambda request: None, lambda request: None, from_scores=scores, is_near=lambda x, near=near: near
+        )
+        assert (small_call(*arrays, kernels=(kernel,)) is not None) == taken
 
 
 def test_extremes_are_the_least_and_the_largest_in_any_layout(backend):

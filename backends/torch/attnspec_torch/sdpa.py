@@ -21,7 +21,7 @@ from attnspec.host import Kernel, host_of
 from attnspec.request import Request
 from attnspec.shapes import is_number
 
-from .sdpa_at_once import FROM_SCORES, at_once
+from .sdpa_at_once import at_once
 from .sdpa_calls import LARGEST_SCALE, Calls, are_tame
 from .sdpa_gradients import chosen, gradients, sums
 from .sdpa_plan import plan_of
@@ -102,4 +102,6 @@ def _mended(request: Request, calls: Calls) -> tuple[Tensor, ...]:
     return chosen(walked, attend(request, FAST), (*fused, *sums(fused[1]))) if bool(walked.any()) else fused
 
 
-SDPA = Kernel("scaled_dot_product_attention", supports, call, recorded=True, from_scores=FROM_SCORES, at_once=at_once)
+SDPA = Kernel(
+    "scaled_dot_product_attention", supports, call, recorded=True, is_near=lambda x: x.is_cpu, at_once=at_once
+)

@@ -1,13 +1,13 @@
 """Calls that are one call of the fused operation, recognised at a glance and looked at as little as will do.
 
 At 512 queries the operation takes 5 ms, and to check a call, to plan it and to read what came back takes a fifth of
-that again. What shapes say is found once for all calls of these shapes.
+that again; at 8 queries, twenty times as long as the operation. What shapes say is found once for all calls of these.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +18,23 @@ from attnspec.request import Request
 from attnspec.rules import Padding, Rule, Window, as_mask
 from attnspec.shapes import Axes, is_number
 
-from .sdpa_calls import LARGEST_LSE, LARGEST_SCALE, are_few, are_tame, attend, bias_of, fused, pull, readable
+from .sdpa_calls import (
+    LARGEST_LSE,
+    LARGEST_SCALE,
+    are_few,
+    are_tame,
+    attend,
+    bias_of,
+    fused,
+    in_halves,
+    is_halved,
+    pull,
+    readable,
+)
 from .sdpa_gradients import gradients, sums
 from .sdpa_plan import Plan, with_rule
 
-FROM_SCORES = 2**14  # of fewer, to look at what came back takes longer than to compute
-
-_C = torch._C
+_C, _forward_ad, _is_compiling = torch._C, torch.autograd.forward_ad, torch.compiler.is_compiling
 
 
 class _Known(NamedTuple):
@@ -35,13 +45,16 @@ class _Known(NamedTuple):
     keys: int  # the first of them are read
     causal: bool
     few: bool  # see `are_few`
+    halved: bool  # see `is_halved`
 
 
 def at_once(q: Any, k: Any, v: Any, mask: Any, scale: Any) -> Tensor | None:
     """`attention` of such a call, with the bits of `sdpa.call`; None: of another, or some rows have to be mended."""
-    if not (type(q) is Tensor and type(k) is Tensor and type(v) is Tensor and _is_plain(q, k, v)):
+    if not (type(q) is Tensor and type(k) is Tensor and type(v) is Tensor and _is_undisturbed()):
         return None
-    if not (scale is None or is_number(scale)):
+    if q.ndim < 4:
+        return _of_an_item(q, k, v, mask, scale)
+    if not (_is_plain(q, k, v) and (scale is None or is_number(scale))):
         return None
     bias = None
     if type(mask) is Tensor:
@@ -64,37 +77,43 @@ def at_once(q: Any, k: Any, v: Any, mask: Any, scale: Any) -> Tensor | None:
     return out
 
 
-def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Numbers in memory that the operation reads, and nothing around the call but autograd."""
-    return (
-        q.dtype in _HELD
-        and q.dtype is k.dtype
-        and q.dtype is v.dtype
-        and q.is_cpu
-        and k.is_cpu
-        and v.is_cpu
-        and q.ndim == 4
-        and k.ndim == 4
-        and q.stride(3) == 1
-        and k.stride(3) == 1
-        and v.stride(-1) == 1
-        and _is_undisturbed()
-    )
-
-
-_HELD = (torch.float32, torch.float64)
-
-
 def _is_undisturbed() -> bool:
     """Whether no transform, no recording and no lower precision is in force; asked of C, in a tenth of the time."""
     return not (
-        torch.compiler.is_compiling()
+        _is_compiling()
         or _C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
+        or _forward_ad._current_level >= 0
         or _C._functorch.peek_interpreter_stack() is not None
         or _C._is_any_autocast_enabled()
         or _C._get_fp32_precision_getter("mkldnn", "matmul") not in ("ieee", "none")
     )
+
+
+def _of_an_item(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: Any) -> Tensor | None:
+    """Of arrays (H, Q, D) or (Q, D)."""
+    if not (1 < q.ndim == k.ndim == v.ndim and (mask is None or type(mask) is Window)):
+        return None
+    new = (None,) * (4 - q.ndim)
+    out = at_once(q[new], k[new], v[new], mask, scale)
+    return None if out is None else out[(0,) * len(new)]
+
+
+def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Numbers in memory that the operation reads."""
+    dtype = q.dtype
+    return (
+        dtype in _HELD
+        and k.dtype is dtype
+        and v.dtype is dtype
+        and q.is_cpu
+        and k.is_cpu
+        and v.is_cpu
+        and q.ndim == k.ndim == v.ndim == 4
+        and q.stride(3) == k.stride(3) == v.stride(3) == 1
+    )
+
+
+_HELD = (torch.float32, torch.float64)
 
 
 def _is_static(mask: Any) -> bool:
@@ -118,7 +137,7 @@ def _of_row(mask: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
 def _known(q: Any, k: Any, v: Any, rule: Rule | None, scale: float | None) -> _Known | None:
     """None: such a call is no single call of the operation, or it is to be refused."""
     (B, H, Q, D), (_, G, K, _) = q, k
-    if k != v or (k[0], k[3]) != (B, D) or not (D and G and B * H * Q * K >= FROM_SCORES) or H % G:
+    if k != v or (k[0], k[3]) != (B, D) or not (D and G and B * H * Q * K) or H % G:
         return None
     if not (scale is None or 0 < scale <= LARGEST_SCALE):  # the operation hides keys before it scales
         return None
@@ -129,9 +148,10 @@ def _known(q: Any, k: Any, v: Any, rule: Rule | None, scale: float | None) -> _K
     pieces = [] if isinstance(plan, str) else plan.pieces(axes)
     if len(pieces) != 1 or pieces[0][:2] != (slice(0, B), slice(0, Q)) or pieces[0].k.start:
         return None
-    keys, causal, few = pieces[0].k.stop, pieces[0].causal, are_few(Q, H // G, causal=pieces[0].causal)
+    keys, causal = pieces[0].k.stop, pieces[0].causal
+    few = are_few(Q, H // G, keys, causal=causal)
     scale = 1.0 / math.sqrt(D) if scale is None else float(scale)
-    return _Known(axes, scale, keys, causal, few)
+    return _Known(axes, scale, keys, causal, few, is_halved(Q, keys, causal=causal))
 
 
 def _attended(known: _Known, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -141,6 +161,8 @@ def _attended(known: _Known, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | Non
         # Of numbers like these nothing else can come; and what was just read is near when the operation reads it.
         if not are_tame(q, k, v):
             return None
+        if known.halved and bias is None:
+            return in_halves(partial(attend, scale=known.scale), q, k, v)
         return attend(q, k, v, 0.0, known.causal, scale=known.scale, attn_mask=bias)  # type: ignore[no-any-return]
     out, lse, doubt = fused(q, k, v, known.scale, bias, causal=False, few=True)
     # An output that is finite has read no value that is not.

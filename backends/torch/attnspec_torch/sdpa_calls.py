@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +14,11 @@ from attnspec.request import Request
 
 from .sdpa_plan import Piece, plan_of
 
-attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+attend = torch._scaled_dot_product_flash_attention_for_cpu  # three quarters of the time of `torch.ops.aten...`
 pull = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
-# So few queries take as long as one: the time goes into reading the keys.
-_FEW = 16
+# So few queries take as long as one, if there are so many keys: the time goes into reading these.
+_FEW, _MANY = 16, 256
 
 # Below it no product of three entries, of a scale and of as many terms as fit a memory leaves float32.
 LARGEST = 2.0**30
@@ -86,7 +86,8 @@ class Calls(NamedTuple):
     def few(self, piece: Piece) -> bool:
         """Whether the queries of a piece are read with their opposites."""
         axes = self.request.axes
-        return are_few(piece.q.stop - piece.q.start, axes.H // axes.G, causal=piece.causal)
+        Q, K = (span.stop - span.start for span in (piece.q, piece.k))
+        return are_few(Q, axes.H // axes.G, K, causal=piece.causal)
 
     def sees(self, flags: Tensor) -> Tensor:
         """Of flags of keys (B, G, K), which queries see one: (B, H, Q)."""
@@ -177,43 +178,90 @@ def bias_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -math.inf)
 
 
-def are_few(Q: int, heads: int, *, causal: bool) -> bool:
-    """Whether so many queries of a group of heads are read with their opposites, which notice infinite keys."""
-    return not causal and Q * heads <= _FEW
+def are_few(Q: int, heads: int, K: int, *, causal: bool) -> bool:
+    """Whether so many queries of a group of heads are read with their opposites, which notice infinite keys.
+
+    Where they are not, the keys are looked at.
+    """
+    return not causal and Q * heads <= _FEW and K >= _MANY
 
 
 def fused(
     q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None, *, causal: bool, few: bool
 ) -> Results:
-    """One call of the fused operation."""
+    """One call of the fused operation, or those of `in_halves`."""
     if few:
         stacked = q.reshape(*k.shape[:2], -1, q.shape[-1])
         n = stacked.shape[-2]
         out, mirrored = attend(torch.cat([stacked, -stacked], -2), k, v, scale=scale, attn_mask=bias)
         out, lse = out[..., :n, :].reshape(q.shape), mirrored[..., :n].reshape(q.shape[:-1])
-    else:
+        return Results(out, lse, _doubt(out, lse, mirrored))
+    if bias is not None or not is_halved(q.shape[-2], k.shape[-2], causal=causal):
         out, lse = attend(q, k, v, 0.0, causal, scale=scale, attn_mask=bias)
-        mirrored = lse
+        return Results(out, lse, _doubt(out, lse, lse))
+    doubts = []
+
+    def looked_at(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+        out, lse, doubt = fused(q, k, v, scale, causal=is_causal, few=False)
+        doubts.append(torch.zeros_like(lse, dtype=torch.bool) if doubt is None else doubt)
+        return out, lse
+
+    out, lse = in_halves(looked_at, q, k, v)
+    first, *later = doubts
+    doubt = torch.cat([first, later[0] | later[1]], -1)
+    return Results(out, lse, doubt if bool(doubt.any()) else None)
+
+
+def _doubt(out: Tensor, lse: Tensor, mirrored: Tensor) -> Tensor | None:
     # The operation gives lse = 0 and out = 0 to a row all of whose scores are -inf.
     least, most = torch.aminmax(mirrored)
     if least.item() > 0 and most.item() < math.inf:
-        return Results(out, lse, None)
+        return None
     size = mirrored.abs()
     if bool(((size > 0) & (size < math.inf)).all()):
-        return Results(out, lse, None)
-    return Results(out, lse, ~(lse.abs() < math.inf) | ((lse == 0) & (out == 0).all(-1)))
+        return None
+    return ~(lse.abs() < math.inf) | ((lse == 0) & (out == 0).all(-1))
+
+
+def is_halved(Q: int, K: int, *, causal: bool) -> bool:
+    """Whether a call without a bias is in halves: of 512 keys the operation computes what it then hides, too."""
+    return causal and _HALVED[0] <= K <= Q <= _HALVED[1]
+
+
+_HALVED = 384, 512  # shorter ones take as long in pieces; of longer ones the operation leaves out whole blocks itself
+
+
+def in_halves(attend: Callable[..., tuple[Tensor, Tensor]], q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """(out, lse) of a causal call, by three calls of a half as many queries and keys."""
+    middle = k.shape[-2] // 2
+    (q0, q1), (k0, k1), (v0, v1) = ((x[:, :, :middle], x[:, :, middle:]) for x in (q, k, v))
+    out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1])
+    out[:, :, :middle], lse[:, :, :middle] = attend(q0, k0, v0, is_causal=True)
+    (a, of_a), (b, of_b) = attend(q1, k0, v0, is_causal=False), attend(q1, k1, v1, is_causal=True)
+    # As `_merged`, but a row of keys that are all hidden is not among these; and every array that is made costs time.
+    of_both, rows = torch.logaddexp(of_a, of_b), out[:, :, middle:]
+    torch.mul(a, (of_a - of_both).exp_()[..., None], out=rows)
+    rows.addcmul_(b, (of_b - of_both).exp_()[..., None])
+    lse[:, :, middle:] = of_both
+    return out, lse
 
 
 def are_tame(*arrays: Tensor) -> bool:
     """Whether every entry is below `LARGEST`: the sum of squares is no less than that of the greatest of them."""
-    return all(_of_squares(x) <= LARGEST**2 for x in arrays)
+    return all(_of_squares(x) <= _LARGEST_SQUARE for x in arrays)
+
+
+_LARGEST_SQUARE = LARGEST**2
 
 
 def _of_squares(x: Tensor) -> float:
-    if x.is_contiguous():
+    if x.numel() > _LONG and x.is_contiguous():
         flat = x.view(-1)
         return float(torch.dot(flat, flat))
     return float(torch.linalg.vector_norm(x)) ** 2
+
+
+_LONG = 2**12  # the product is the faster of the two; of fewer, one operation is faster than two
 
 
 def _of_queries(piece: Piece, flags: Tensor) -> Tensor:

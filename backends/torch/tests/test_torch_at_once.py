@@ -22,6 +22,9 @@ SHAPES = {  # B, H, G, Q, K, D
     "grouped by three, as many items as heads": (6, 6, 2, 40, 53, 4),
     "few queries": (2, 6, 2, 2, 1031, 8),
     "few queries, no groups": (1, 4, 4, 5, 1500, 16),
+    "a few of each": (2, 4, 2, 8, 8, 8),
+    "one query": (2, 1, 1, 1, 5, 3),
+    "in halves, if causal": (1, 2, 1, 401, 385, 8),
 }
 
 
@@ -76,6 +79,18 @@ def test_results_and_gradients_have_the_bits_of_the_longer_way(shape: str, mask:
         assert torch.equal(quickly(*inputs), insisting(rule, scale)(*inputs))
         for one, other in zip(pulled(quickly, inputs), pulled(insisting(rule, scale), inputs), strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mask", [None, attnspec.causal()], ids=["all", "causal"])
+def test_an_item_and_a_head_have_the_bits_that_they_have_among_others(mask: Any, shape: str) -> None:
+    q, k, v = (x[:, :1] for x in arrays(shape))
+    among = quick(mask)(q, k, v)
+    for place in ((0,), (0, 0)):
+        inputs = q[place], k[place], v[place]
+        for one, other in zip(pulled(quick(mask), inputs), pulled(insisting(mask), inputs), strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(quick(mask)(*inputs), among[place])
 
 
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -torch.finfo(torch.float32).max, 1e30])
@@ -157,12 +172,18 @@ def others() -> dict[str, tuple[Any, ...]]:
     hiding = torch.ones(6, 1, 1, K, dtype=torch.bool)
     hiding[2] = False
     return {
-        "few scores": (q[:, :, :1, :], k[:, :, :9], v[:, :, :9], None, None),
+        "no keys": (q, k[:, :, :0], v[:, :, :0], None, None),
+        "no queries": (q[:, :, :0], k, v, None, None),
         "half precision": (q.half(), k.half(), v.half(), None, None),
         "two dtypes": (q, k.double(), v, None, None),
         "a parameter": (torch.nn.Parameter(q), k, v, None, None),
         "no tensor": (q.numpy(), k.numpy(), v.numpy(), None, None),
-        "no items": (q[0], k[0], v[0], None, None),
+        "keys without items": (q, k[0], v[0], None, None),
+        "queries without items": (q[0], k, v, None, None),
+        "no axes": (q[0, 0, 0, 0], k, v, None, None),
+        "one axis": (q[0, 0, 0], k[0, 0, 0], v[0, 0, 0], None, None),
+        "an item and a row of each item": (q[0], k[0], v[0], torch.ones(1, 1, 1, K, dtype=torch.bool), None),
+        "an item and a length of each item": (q[0], k[0], v[0], attnspec.padding([K]), None),
         "items that broadcast": (q, k[:1], v[:1], None, None),
         "values of another width": (q, k, v[..., :3], None, None),
         "fewer values": (q, k, v[:, :, 1:], None, None),

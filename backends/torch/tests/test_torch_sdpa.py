@@ -284,3 +284,33 @@ def test_a_row_whose_keys_are_all_hidden_has_no_sum(Q: int) -> None:
         rows = torch.stack((empty, torch.ones(Q) > 0))[:, None, :].expand(2, 6, Q)
         assert torch.equal(lse == -math.inf, rows)
         assert torch.equal(out[rows], torch.zeros_like(out[rows]))
+
+
+@pytest.mark.parametrize(("Q", "K"), [(384, 384), (512, 400)])
+@pytest.mark.parametrize("hidden", [0, 300])
+def test_halves_are_the_whole(hidden: int, Q: int, K: int) -> None:
+    rng = torch.Generator().manual_seed(6)
+    inputs = [torch.randn(2, *s, 8, generator=rng, dtype=torch.float64) for s in ((4, Q), (2, K), (2, K))]
+    mask = attnspec.causal() & attnspec.as_mask(torch.arange(K) >= hidden) if hidden else attnspec.causal()
+    found = []
+    for implementation in ("native", "portable"):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        results = attnspec.attention_with_lse(*leaves, mask=mask, implementation=implementation)
+        found.append((*results, *torch.autograd.grad(torch.sin(results[0]).sum(), leaves)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("half", [slice(0, 200), slice(200, 400)])
+def test_a_half_that_weighs_nothing_adds_nothing(half: slice) -> None:
+    """Its scores are beyond all numbers, which the operation takes for a row of no keys: exp(0) in all."""
+    rng = torch.Generator().manual_seed(7)
+    q, k, v = (torch.randn(1, 1, 400, 8, generator=rng) for _ in range(3))
+    q[..., 0] = k[..., 0] = 0.0
+    k[:, :, half, 0] = -(2.0**28)
+    q[:, :, 300, 0] = 2.0**120
+    one, other = (
+        attnspec.attention_with_lse(q, k, v, mask=attnspec.causal(), implementation=way)
+        for way in ("native", "portable")
+    )
+    torch.testing.assert_close(one, other)
