@@ -111,7 +111,8 @@ def nothing_for_what_is_unused(patch):
 
 @breaks("FEEDFORWARD-1")
 def gelu_by_its_approximation(patch):
-    patch.setitem(feed_forward._ACTIVATIONS, "gelu", feed_forward.gelu_tanh)
+    for table in (feed_forward._ACTIVATIONS, feed_forward._OVER):
+        patch.setitem(table, "gelu", feed_forward.gelu_tanh)
 
 
 @breaks("LOSS-1")

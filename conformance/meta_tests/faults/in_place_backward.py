@@ -101,3 +101,15 @@ def the_last_tile_of_queries_alone_gives_to_keys_and_values(patch):
         right(total, rows, more)
 
     patch.setattr(in_place_backward, "_add", add)
+
+
+@breaks("GRADIENT-1", TESTS)
+def keys_have_their_gradients_in_the_unit_of_the_exponentials(patch):
+    right = in_place_backward.Unit
+
+    class Same:
+        @staticmethod
+        def of(request):
+            return right.of(request)._replace(size=1.0)
+
+    patch.setattr(in_place_backward, "Unit", Same)

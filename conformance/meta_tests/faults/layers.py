@@ -269,3 +269,22 @@ def length_of_the_first_item_for_all(patch):
 @breaks("MULTIHEAD-4", "test_multihead")
 def tail_of_the_cache_multiplied_by_zero(patch):
     patch.setattr(fast, "_cleaned", lambda xp, x, bad: widened(x))
+
+
+@breaks("MULTIHEAD-2", "test_multihead")
+def rows_of_a_layer_are_added_to_their_neighbours(patch):
+    right = block.by_rows
+
+    def by_rows(function, x, *others, **options):
+        xp = namespace(x)
+        return right(function, x, *(xp.roll(other, 1, axis=-2) for other in others), **options)
+
+    patch.setattr(block, "by_rows", by_rows)
+
+
+@breaks("MULTIHEAD-2", "test_multihead")
+def a_layer_writes_over_what_it_was_given(patch):
+    right = block.by_rows
+    patch.setattr(
+        block, "by_rows", lambda function, x, y, **options: right(lambda y, x: function(x, y), y, x, **options)
+    )

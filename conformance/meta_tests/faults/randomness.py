@@ -140,5 +140,22 @@ def seed_cut_to_32_bits(patch):
 
 @breaks("DROPOUT-3", "test_dropout")
 def the_seed_ignored(patch):
-    right = dropout.bernoulli
-    patch.setattr(dropout, "bernoulli", lambda rng, p, shape, *, like: right(random.key(0), p, shape, like=like))
+    right = dropout.words_of
+    patch.setattr(dropout, "words_of", lambda rng: right(random.key(0)))
+
+
+@breaks("DROPOUT-3", "test_random")
+def every_piece_of_an_array_begins_anew(patch):
+    right = prng.numbered
+
+    def numbered(numbers):
+        of = right(numbers)
+        return lambda start, stop: (*of(start, stop)[:2], 0)
+
+    patch.setattr(prng, "numbered", numbered)
+
+
+@breaks("DROPOUT-3", "test_random")
+def one_uniform_more_is_below(patch):
+    right = random._uniforms_below
+    patch.setattr(random, "_uniforms_below", lambda p: min(2**23, right(p) + 1))
