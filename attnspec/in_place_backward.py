@@ -21,8 +21,8 @@ from typing import Any
 
 from ._compat import Array, widened
 from .fast import EAGER, FAST, all_finite, is_in_queries, stacked, unstacked
-from .host import beside, on
-from .in_place_tiles import SIDE, Tile, Unit, is_shared, operations, tiles_of
+from .host import on
+from .in_place_tiles import SIDE, Tile, Unit, is_shared, operations, tiles_of, with_column
 from .numerics import Operands
 from .parts import Block, part_of, places_of
 from .request import Request
@@ -112,7 +112,7 @@ class _Part:
         else:
             self.operands = FAST.prepare(request)
         self.with_ones = [
-            _beside(xp, x, 1.0) for x in FAST.keys(request, self.operands, request.k_span(0, request.axes.K))
+            with_column(xp, x, 1.0) for x in FAST.keys(request, self.operands, request.k_span(0, request.axes.K))
         ]
 
     def add(self, cotangents: Arrays, walk: Walk) -> None:
@@ -143,9 +143,9 @@ class _Part:
         queries = FAST.queries(self.unit.scaled, self.operands, q)
         if queries.shape[:-3] != delta.shape[:-3]:
             queries = queries + xp.zeros_like(delta)
-        of_weights = _beside(xp, g, -delta)
+        of_weights = with_column(xp, g, -delta)
         of_weights *= share
-        return [_beside(xp, queries, -reference), of_weights]
+        return [with_column(xp, queries, -reference), of_weights]
 
     def _least(self, of_scores: Array) -> float | None:
         """A bound of all of a stripe's scores less their references; None where there is none.
@@ -210,14 +210,6 @@ def _plain(xp: Any, out: Array, lse: Array, reference: Array, total: Array) -> A
     if not all_finite(out):
         finite &= xp.all(xp.isfinite(out), axis=-1, keepdims=True)
     return finite & (xp.round(reference) == reference) & (xp.abs(reference) < 128.0) & (total > 0.5) & (total < 2.0)
-
-
-def _beside(xp: Any, x: Array, column: Array | float) -> Array:
-    """[x, column]."""
-    both = xp.empty((*x.shape[:-1], x.shape[-1] + 1), dtype=x.dtype, **beside(x))
-    both[..., :-1] = x
-    both[..., -1:] = column
-    return both
 
 
 def _without_hidden(xp: Any, flags: Array, of_values: Array) -> Array:

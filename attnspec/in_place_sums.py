@@ -12,7 +12,7 @@ from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
 from .fast import EAGER, FAST, grouped_matmul, narrowed
 from .host import beside, host_of
-from .in_place_tiles import FEW, Tile, Unit, is_shared, ones_of, operations, products
+from .in_place_tiles import FEW, Tile, Unit, is_shared, ones_of, operations, products, with_column
 from .numerics import Operands
 from .parts import Block
 from .request import Request
@@ -23,6 +23,9 @@ LEAST, MOST = 2.0**-20, 2.0**100
 
 # In rows with exponentials that are hardly normal numbers, so that their products with values are.
 _RAISED = 2.0**26
+
+# The least normal numbers.
+_TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
 
 Rows = tuple[Array, Array, Array, Array]  # out, lse, reference, total
 
@@ -95,7 +98,7 @@ class Sums:
     def shares(self, tile: Tile) -> bool:
         """Whether other parts read arrays that are made for this one, too, and are as large as the tile."""
         request, unit = self.part.request, self.part.unit
-        of_bias = request.bias is not None and tile.line_of(request, unit) is None
+        of_bias = request.bias is not None and not tile.is_in_lines(request, unit)
         return self.part.sharing and (of_bias or tile.veil is not None)
 
     def take_in(self, shared: Tile) -> None:
@@ -138,7 +141,7 @@ class Sums:
         if raised is not None:
             total, out = total / raised, out / raised
         if scored.lowered is not None:
-            gone = _lowered(xp, scored.lowered, total, out)
+            gone = _lowered(xp, ops.extremes, scored.lowered, total, out)
             self.lost = self.lost if gone is None else self._marked(self.lost, gone, rows)
         self._add(total, out, rows)
         for flag in (operands.bad_k, operands.bad_v):
@@ -149,12 +152,9 @@ class Sums:
     def _scored(self, tile: Tile, queries: Array, keys: Array, least: float | None) -> _Scored:
         """The scores of a tile; `least` is a bound of the products."""
         xp, part, request = self.xp, self.part, self.part.request
-        line = tile.line_of(request, part.unit)
+        line = tile.lines(request.bias) if tile.lines is not None and tile.is_in_lines(request, part.unit) else None
         if line is not None:
-            queries, keys = (
-                xp.concat([x, xp.broadcast_to(more, (*x.shape[:-1], 1))], axis=-1)
-                for x, more in ((queries, line.slopes), (keys, line.of_keys))
-            )
+            queries, keys = with_column(xp, queries, line.slopes), with_column(xp, keys, line.of_keys)
             least = None if least is None else least - line.fall
         scores = products(xp, queries, keys) if part.unit.is_in_queries else FAST.product(request, queries, keys)
         if least is None and not part.looked:
@@ -193,8 +193,9 @@ class Sums:
         if bias is None or least is None or request.softcap is not None or not request.axes.E:
             return False
         _, most = bias.bounds(tile.q, tile.k)
-        tiny = float(self.xp.finfo(values.dtype).smallest_normal)
-        edge = math.log(0.5 * tiny / tile.k.size) / self.part.unit.size - 2.0**-20 * (abs(most) - least)
+        edge = math.log(0.5 * _TINY[dtype_name(values)] / tile.k.size) / self.part.unit.size - 2.0**-20 * (
+            abs(most) - least
+        )
         return most - least < edge and all(map(math.isfinite, self.ops.extremes(values)))
 
     def _add(self, total: Array, out: Array, rows: slice) -> None:
@@ -279,20 +280,18 @@ def _plus(xp: Any, scores: Array, bias: Array | None) -> Array:
     return scores
 
 
-def _lowered(xp: Any, half: Array, total: Array, out: Array) -> Array | None:
+def _lowered(xp: Any, extremes: Any, half: Array, total: Array, out: Array) -> Array | None:
     """Multiply sums by exp(2 half), which may be subnormal; in which rows nothing is left of them, None for none.
 
     What would be left is no normal number, nor is any of what it is the sum of; to compute with it takes long.
     """
-    half = xp.exp(half)
+    half, gone = xp.exp(half), None
     total *= half
     total *= half
-    gone = total < xp.finfo(total.dtype).smallest_normal
-    if bool(xp.any(gone)):
+    if not extremes(total)[0] >= _TINY[dtype_name(total)]:
+        gone = total < _TINY[dtype_name(total)]
         half = xp.where(gone, 0.0, half)
         total *= xp.astype(~gone, total.dtype)
-    else:
-        gone = None
     out *= half
     out *= half
     return gone

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ._compat import Array, cast, turned, widened
 from .fast import grouped_matmul, is_in_queries, stacked
-from .host import host_of, on
+from .host import beside, host_of, on
 from .overwriting import InPlace
 from .request import Request
 from .rules import Status
@@ -191,14 +191,20 @@ class Tile:
             return False
         return _DEEP / unit.size < part.bias.steepest * (self.k.size - 1) < math.inf
 
-    def line_of(self, part: Request, unit: Unit) -> Line | None:
-        """The bias of a part, where it may be one more term of the products that make the scores."""
+    def is_in_lines(self, part: Request, unit: Unit) -> bool:
+        """Whether the bias of a part may be one more term of the products that make the scores."""
         if part.bias is None or part.softcap is not None or part.axes.Q < FEW or not unit.is_in_queries:
-            return None
+            return False
         of_queries = part.bias.bounds(self.q, self.k)[0] + part.bias.steepest * (self.k.size - 1)
-        if not of_queries > _LOWEST / unit.size:
-            return None
-        return part.bias.line(self.q, self.k, xp=part.xp, device=part.device)
+        return of_queries > _LOWEST / unit.size and self.lines is not None
+
+    @cached_property
+    def lines(self) -> Callable[[Any], Line] | None:
+        """From the bias of a part to its lines, None where it has none."""
+        request = self.request
+        return (
+            None if request.bias is None else request.bias.lines(self.q, self.k, xp=request.xp, device=request.device)
+        )
 
     def bias_of(self, part: Request) -> tuple[Array | None, Array | None, Any]:
         """(its tile for a part, where that is not -inf, the veil of that), None for none."""
@@ -216,6 +222,14 @@ class Tile:
         if part.bias is self.request.bias:
             self.bias = found
         return found
+
+
+def with_column(xp: Any, x: Array, column: Array | float) -> Array:
+    """[x, column]."""
+    both = xp.empty((*x.shape[:-1], x.shape[-1] + 1), dtype=x.dtype, **beside(x))
+    both[..., :-1] = x
+    both[..., -1:] = column
+    return both
 
 
 def products(xp: Any, queries: Array, keys: Array) -> Array:

@@ -74,17 +74,20 @@ class Alibi(Term):
             return None
         return replace(self, slopes=tuple(factor * slope for slope in self.slopes))
 
-    def line(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Line | None:
+    def lines(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Callable[[Any], Line] | None:
         """Where all keys are on one side of all queries, by their distances to the nearest of them."""
         ahead = _bounds(self, q, k)
         if ahead is None or k.bounds is None or ahead[0] < 0 < ahead[1] or not isinstance(self.slopes, tuple):
             return None
         nearest = k.bounds[0] if ahead[0] >= 0 else k.bounds[1] - 1
         places = (q.index + (clamped(self.offset) + _shift(self, q, k)), k.index)
-        of_queries, of_keys = (xp.astype(xp.abs(x - nearest), getattr(xp, self.dtype)) for x in places)
-        slopes = xp.asarray(self.slopes, dtype=of_keys.dtype, **on(device))[:, None, None]
-        fall = self.steepest * (k.size - 1)
-        return Line(-slopes * of_queries[:, None], slopes, -of_keys[:, None], fall)
+        of_queries, of_keys = (xp.astype(xp.abs(x - nearest), getattr(xp, self.dtype))[:, None] for x in places)
+
+        def line(part: Alibi) -> Line:
+            slopes = xp.asarray(part.slopes, dtype=of_keys.dtype, **on(device))[:, None, None]
+            return Line(-slopes * of_queries, slopes, -of_keys, part.steepest * (k.size - 1))
+
+        return line
 
     def part(self, block: Block) -> Term:
         slopes, offset = part_of(self.slopes, block[-1:], 0), _offset_of(self.offset, block)

@@ -82,8 +82,8 @@ class Term(Struct):
         """The term with entries so many times as large, if that is made without another pass over them."""
         return None
 
-    def line(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Line | None:
-        """The tile as lines, if it consists of them and that is known without looking at arrays."""
+    def lines(self, q: Span, k: Span, /, *, xp: Namespace, device: Any) -> Callable[[Term], Line] | None:
+        """From parts of the term to their tiles as lines, if these are such and that is known without them."""
         return None
 
     @abstractmethod

@@ -124,33 +124,32 @@ def halves_are_those_that_are_hidden(patch):
     patch.setattr(in_place, "tiles_of", tiles)
 
 
+def _lines(patch, wrong):
+    """Every line of ALiBi is what `wrong` makes of it."""
+    right = positional.Alibi.lines
+
+    def lines(self, q, k, **place):
+        of = right(self, q, k, **place)
+        return of and (lambda part: wrong(of(part)))
+
+    patch.setattr(positional.Alibi, "lines", lines)
+
+
 @breaks("SCORE-5", "test_long_calls")
 def lines_begin_at_the_farthest_key(patch):
     """What is added to all scores of a row is that of the nearest."""
-    right = positional.Alibi.line
-
-    def line(self, q, k, **place):
-        found = right(self, q, k, **place)
-        return found and found._replace(of_queries=found.of_queries + found.slopes * found.of_keys[0])
-
-    patch.setattr(positional.Alibi, "line", line)
+    _lines(patch, lambda line: line._replace(of_queries=line.of_queries + line.slopes * line.of_keys[0]))
 
 
 @breaks("SCORE-5", "test_long_calls")
 def lines_fall_the_same_in_every_head(patch):
-    right = positional.Alibi.line
-
-    def line(self, q, k, **place):
-        found = right(self, q, k, **place)
-        return found and found._replace(slopes=0.0 * found.slopes + 0.25)
-
-    patch.setattr(positional.Alibi, "line", line)
+    _lines(patch, lambda line: line._replace(slopes=0.0 * line.slopes + 0.25))
 
 
 @breaks("SCORE-5", "test_long_calls")
 def rows_are_lowered_by_half(patch):
     right = in_place_sums._lowered
-    patch.setattr(in_place_sums, "_lowered", lambda xp, half, total, out: right(xp, 0.5 * half, total, out))
+    patch.setattr(in_place_sums, "_lowered", lambda xp, extremes, half, *sums: right(xp, extremes, 0.5 * half, *sums))
 
 
 @breaks("SOFTMAX-1", "test_long_calls")
