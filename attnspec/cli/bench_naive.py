@@ -34,9 +34,9 @@ def _numpy(problem: Problem) -> Prepared:
         e = np.exp(s - s.max(axis=-1, keepdims=True))
         return e / e.sum(axis=-1, keepdims=True)
 
-    def attend() -> Any:
-        k, v = (np.repeat(x, times, axis=-3) if times > 1 else x for x in (problem.k, problem.v))
-        return (weights(problem.q, k) @ v,)
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        k, v = (np.repeat(x, times, axis=-3) if times > 1 else x for x in (k, v))
+        return weights(q, k) @ v
 
     def with_gradients() -> Any:
         q, k, v, g = problem.q, problem.k, problem.v, problem.g
@@ -46,7 +46,7 @@ def _numpy(problem: Problem) -> Prepared:
         return p @ v, ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ g
 
     if problem.case.what != "gradients":
-        return Prepared(attend, list)
+        return prepared(choose("numpy"), attend, problem)
     if times > 1:
         raise UnsuitedError("its gradients are written for heads that share nothing")
     return Prepared(with_gradients, list)
