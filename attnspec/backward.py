@@ -202,9 +202,10 @@ def _of_rows(
             of_p = xp.where(keep, of_p, 0.0)
         of_score = seen(numerics.pull_weights(p, of_p, rows.delta))
         of_product = seen(numerics.pull_score(request, product, of_score))
-        found = _of_options(request, q, k, product, of_score) | {"q": numerics.matmul(of_product, k_tile)}
+        found = _of_options(request, q, k, product, of_score)
+        found["q"] = numerics.matmul(of_product, _weighed(request, k_tile))
         of_keys = (
-            numerics.matmul_of_keys(of_product, q_tile, G),
+            numerics.matmul_of_keys(of_product, _weighed(request, q_tile), G),
             numerics.matmul_of_keys(seen(kept), rows.of_out, G),
             *(turned(found[n]) for n in by_key),
         )
@@ -222,6 +223,13 @@ def _of_rows(
     found, (of_k, of_v, *biases) = over_keys(request, numerics, stripe, step, carry, nothing)
     biases = [turned(x) for x in biases]
     return {**found, "k": of_k, "v": of_v, **dict(zip(by_key, biases, strict=True))}
+
+
+def _weighed(request: Request, x: Array) -> Array:
+    """0 for what a scale beyond 1 made infinite: its weight is 0 where nobody sees it, and NaN where somebody does."""
+    if is_number(request.scale) and abs(request.scale) <= 1.0:
+        return x
+    return request.xp.where(request.xp.isfinite(x), x, 0.0)
 
 
 def _spread(request: Request) -> dict[str, Spread]:

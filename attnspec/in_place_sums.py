@@ -116,15 +116,14 @@ class Sums:
             keys, values = FAST.keys(request, operands, k)
         least = self._least(k, keys)
         if self._vanishes(tile, least, values):
-            everything = xp.ones((1, 1), dtype=xp.bool, **beside(queries))
-            self.lost = self._marked(self.lost, self._of_rows(everything, tile.visible), rows)
+            self.lost = self._marked(self.lost, self._that_see(tile), rows)
             return
         if tile.is_deep(request, part.unit):
             for quarter in shared.quarters():
                 self.take_in(quarter)
             return
         if tile.of_keys is not None:
-            keys, values = _of_visible(tile.of_keys, keys, values)
+            keys, values = _of_visible(xp, tile.of_keys, keys, values, simple=part.as_it_is)
         scored = self._scored(tile, queries, keys, least)
         p, lost = part.unit.exp(scored.scores, scored.least, _both(tile.visible, scored.finite))
         raised = None
@@ -141,8 +140,9 @@ class Sums:
         if raised is not None:
             total, out = total / raised, out / raised
         if scored.lowered is not None:
-            gone = _lowered(xp, ops.extremes, scored.lowered, total, out)
-            self.lost = self.lost if gone is None else self._marked(self.lost, gone, rows)
+            gone = self._lowered(scored.lowered, total, out, values)
+            if gone is not None:
+                self.lost = self._marked(self.lost, gone & self._that_see(tile), rows)
         self._add(total, out, rows)
         for flag in (operands.bad_k, operands.bad_v):
             if flag is not None:
@@ -190,13 +190,33 @@ class Sums:
         """
         request = self.part.request
         bias = request.bias
-        if bias is None or least is None or request.softcap is not None or not request.axes.E:
+        if bias is None or least is None or request.softcap is not None:
             return False
         _, most = bias.bounds(tile.q, tile.k)
         edge = math.log(0.5 * _TINY[dtype_name(values)] / tile.k.size) / self.part.unit.size - 2.0**-20 * (
             abs(most) - least
         )
-        return most - least < edge and all(map(math.isfinite, self.ops.extremes(values)))
+        return most - least < edge and self._is_finite(values)
+
+    def _lowered(self, half: Array, total: Array, out: Array, values: Array) -> Array | None:
+        """Multiply sums by exp(2 half), which may be subnormal; in which rows nothing is left of them, None for none.
+
+        What would be left is no normal number, nor is any of what it is the sum of; to compute with it takes long. The
+        sums of such a row are 0, as where the tile `_vanishes`, unless a value is not finite, which has to be noticed.
+        """
+        xp, gone, tiny = self.xp, None, _TINY[dtype_name(total)]
+        half = xp.exp(half)
+        total *= half
+        total *= half
+        if not self.ops.extremes(total)[0] >= tiny:
+            gone = total < tiny
+            half = xp.where(gone, 0.0, half)
+            total *= xp.astype(~gone, total.dtype)
+            if self._is_finite(values):
+                self.ops.hide(out, self.ops.veil(~gone, out))
+        out *= half
+        out *= half
+        return gone
 
     def _add(self, total: Array, out: Array, rows: slice) -> None:
         if rows is _ALL and self.total is None:
@@ -208,6 +228,10 @@ class Sums:
         for x, more in ((self.total, total), (self.out, out)):
             some = x[..., rows, :]
             some += more
+
+    def _that_see(self, tile: Tile) -> Array:
+        """The rows that see any key of a tile."""
+        return self._of_rows(self.xp.ones((1, 1), dtype=self.xp.bool, **beside(self.queries)), tile.visible)
 
     def _of_rows(self, *seen: Array | None) -> Array:
         """The rows that have a key for which all of these are true."""
@@ -251,8 +275,8 @@ class Sums:
             return None
         return tuple(xp.where(trusted, x, y) for x, y in zip(rows, self._careful(), strict=True))
 
-    def _is_finite(self, out: Array) -> bool:
-        return not out.shape[-1] or all(map(math.isfinite, self.ops.extremes(out)))
+    def _is_finite(self, x: Array) -> bool:
+        return not x.shape[-1] or all(map(math.isfinite, self.ops.extremes(x)))
 
     def _careful(self) -> Rows:
         """The rows by the walk that subtracts their maxima."""
@@ -280,26 +304,10 @@ def _plus(xp: Any, scores: Array, bias: Array | None) -> Array:
     return scores
 
 
-def _lowered(xp: Any, extremes: Any, half: Array, total: Array, out: Array) -> Array | None:
-    """Multiply sums by exp(2 half), which may be subnormal; in which rows nothing is left of them, None for none.
-
-    What would be left is no normal number, nor is any of what it is the sum of; to compute with it takes long.
-    """
-    half, gone = xp.exp(half), None
-    total *= half
-    total *= half
-    if not extremes(total)[0] >= _TINY[dtype_name(total)]:
-        gone = total < _TINY[dtype_name(total)]
-        half = xp.where(gone, 0.0, half)
-        total *= xp.astype(~gone, total.dtype)
-    out *= half
-    out *= half
-    return gone
-
-
-def _of_visible(flags: Array, keys: Array, values: Array) -> tuple[Array, Array]:
+def _of_visible(xp: Any, flags: Array, keys: Array, values: Array, *, simple: bool) -> tuple[Array, Array]:
     """Keys and values of which hidden keys have zeros.
 
-    They give exp(0) times 0, finite whatever they hold, and no pass over the scores is needed.
+    They give exp(0) times 0, finite whatever they hold, and no pass over the scores is needed. Not `simple`: a scale
+    may have made keys infinite.
     """
-    return keys * flags, values * flags
+    return keys * flags if simple else xp.where(flags != 0, keys, 0.0), values * flags

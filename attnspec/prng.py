@@ -50,6 +50,8 @@ def draw_all(
     What else `of_words` is made of, `arrays` of that shape, is given to it with the words that belong to it.
     """
     xp, place = namespace(like), beside(like)
+    if not shape:
+        return xp.reshape(draw_all(rng, (1,), like, of_words, *(xp.reshape(x, (1,)) for x in arrays)), ())
     zero = xp.zeros((), dtype=xp.int32, **place)
     ops = _in_place(rng, zero)
     if ops is None or math.prod(shape) < LEAST:

@@ -239,7 +239,7 @@ def _draw(operands: Operands, shape: Shape, of_words: Callable[[Namespace, Array
     """What `of_words(xp, high, low)` makes of the two words of each entry."""
     words, place, _ = operands
     xp = _compat.namespace(place)
-    return xp.reshape(draw_all(words, shape or (1,), place, partial(of_words, xp)), shape)
+    return draw_all(words, shape, place, partial(of_words, xp))
 
 
 def words_of(rng: Key) -> tuple[Word, Word]:

@@ -161,6 +161,14 @@ def test_bfloat16_is_scaled_in_float32(backend: Any) -> None:
 
 
 @pytest.mark.clause("DROPOUT-2", "DROPOUT-3")
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
+def test_of_no_axes_or_no_entries_dropout_is_that_of_its_shape(backend: Any, shape: tuple[int, ...]) -> None:
+    got = backend.to_numpy(attnspec.dropout(backend.asarray(np.ones(shape, np.float32)), 0.5, attnspec.random.key(3)))
+    keep = backend.to_numpy(random.bernoulli(attnspec.random.key(3), 0.5, shape, like=backend.like))
+    np.testing.assert_array_equal(got, np.where(keep, np.float32(2), np.float32(0)))
+
+
+@pytest.mark.clause("DROPOUT-2", "DROPOUT-3")
 @pytest.mark.parametrize("turned", [False, True])
 def test_of_many_entries_each_is_kept_or_not_as_bernoulli_says(backend: Any, turned: bool) -> None:
     x = backend.asarray(1 + np.arange(3 * 277 * 181, dtype=np.float32).reshape(3, 277, 181) % 4096)

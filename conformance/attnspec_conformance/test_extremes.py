@@ -308,3 +308,22 @@ def test_what_few_queries_or_biases_find_at_hidden_keys_changes_no_bit(backend: 
             out, lse = attnspec.attention_with_lse(*map(backend.asarray, (given.q, given.k, given.v)), **options)
             answers.append((backend.to_numpy(out), backend.to_numpy(lse)))
         assert all(np.array_equal(x, y) for x, y in zip(*answers, strict=True))
+
+
+@pytest.mark.clause("MASK-6a", "MASK-6b")
+@pytest.mark.parametrize("Q", [3, 66])
+@pytest.mark.parametrize("scale", [3.0, -50.0])
+def test_a_hidden_key_that_the_scale_makes_infinite_changes_no_bit(backend: Any, Q: int, scale: float) -> None:
+    call = problem(4, lead=(), H=2, Q=Q, K=70, scale=scale)
+    seen: Array = np.arange(70) < 64
+    pairs = np.broadcast_to(seen, (Q, 70)).copy()
+    for mask in (seen, pairs):
+        answers = []
+        for value in (0.0, 3e38, -3e38):
+            k = call.k.copy()
+            k[:, 64:] = value
+            arrays = map(backend.asarray, (call.q, k, call.v))
+            answers.append(attnspec.attention_with_lse(*arrays, mask=backend.asarray(mask), scale=scale))
+        for found in answers[1:]:
+            for x, y in zip(answers[0], found, strict=True):
+                np.testing.assert_array_equal(backend.to_numpy(x), backend.to_numpy(y))

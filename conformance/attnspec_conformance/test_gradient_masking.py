@@ -17,6 +17,7 @@ from .problems import normal, problem
 GARBAGE = (1e30, float(np.finfo(np.float32).max), np.nan, np.inf, -np.inf)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "a large scale": {"scale": 3.0},
     "every option": {"softcap": 2.0, "sink": normal(5, 6), "dropout": masks.Dropout(0.25, 9)},
 }
 

@@ -121,6 +121,27 @@ def test_what_is_hidden_among_far_keys_changes_no_bit(backend: Any, value: float
         assert np.array_equal(one, other)
 
 
+@pytest.mark.clause("MASK-6a")
+def test_rows_that_see_nothing_of_far_keys_lose_nothing_in_them(backend: Any) -> None:
+    """Of the keys nearby they have next to nothing, and each tile of others is all but lost for those that see it."""
+    heads, rows, keys, offset = 8, 256, 2048, 1270
+    q, k, v = (normal(n, heads, m, 8) for n, m in ((1, Q), (2, keys), (3, keys)))
+    near = np.arange(keys) - np.arange(rows)[:, None] - offset
+    seen: Array = np.ones((Q, keys), bool)
+    seen[:rows] = (near >= 40) & (near < 80)
+    seen[:rows, 1000] = True
+    answers = []
+    for value in (None, 1e5, 3e38, np.nan):
+        changed = k.copy()
+        if value is not None:
+            changed[:, 5] = value
+        bias = attnspec.alibi(heads, offset=offset)
+        answers.append(attend(backend, 0.01 * q, 0.01 * changed, v, mask=backend.asarray(seen), bias=bias))
+    for found in answers[1:]:
+        for x, y in zip(answers[0], found, strict=True):
+            np.testing.assert_array_equal(x[:, :rows], y[:, :rows])
+
+
 @pytest.mark.clause("SCORE-5", "SOFTMAX-1")
 @pytest.mark.parametrize(("row", "at", "K"), [
     (Q - 1, K - 1, K), (Q - 1, 1024, K), (0, 512, 768),  # wherever tiles of keys begin and end

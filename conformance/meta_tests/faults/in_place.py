@@ -27,7 +27,7 @@ def weights_hidden_by_a_product(patch):
 @breaks("MASK-6a", "test_laws")
 def keys_that_are_hidden_keep_their_scores(patch):
     """Their values count as 0, but exp of a large score is not finite."""
-    patch.setattr(in_place_sums, "_of_visible", lambda flags, keys, values: (keys, values * flags))
+    patch.setattr(in_place_sums, "_of_visible", lambda xp, flags, keys, values, **_: (keys, values * flags))
 
 
 @breaks("MASK-6a", "test_laws")
@@ -148,18 +148,42 @@ def lines_fall_the_same_in_every_head(patch):
 
 @breaks("SCORE-5", "test_long_calls")
 def rows_are_lowered_by_half(patch):
-    right = in_place_sums._lowered
-    patch.setattr(in_place_sums, "_lowered", lambda xp, extremes, half, *sums: right(xp, extremes, 0.5 * half, *sums))
+    right = in_place_sums.Sums._lowered
+    patch.setattr(in_place_sums.Sums, "_lowered", lambda self, half, *sums: right(self, 0.5 * half, *sums))
 
 
 @breaks("SOFTMAX-1", "test_long_calls")
 def rows_that_are_lowered_to_nothing_are_forgotten(patch):
-    right = in_place_sums._lowered
+    right = in_place_sums.Sums._lowered
 
     def lowered(*args):
         right(*args)
 
-    patch.setattr(in_place_sums, "_lowered", lowered)
+    patch.setattr(in_place_sums.Sums, "_lowered", lowered)
+
+
+@breaks("MASK-6a", "test_long_calls")
+def rows_that_see_nothing_of_a_tile_lose_something_in_it(patch):
+    """Only where the tile is computed, which keys decide that they do not see."""
+    right = in_place_sums.Sums._lowered
+
+    def lowered(self, half, total, *sums):
+        gone = right(self, half, total, *sums)
+        if gone is not None and gone.shape[-2] == self.q.size:
+            self.lost = self._marked(self.lost, gone, slice(None))
+        return gone
+
+    patch.setattr(in_place_sums.Sums, "_lowered", lowered)
+
+
+@breaks("MASK-6a", "test_extremes")
+def keys_that_a_scale_makes_infinite_are_hidden_by_a_product(patch):
+    right = in_place_sums._of_visible
+
+    def of_visible(xp, flags, keys, values, *, simple):
+        return right(xp, flags, keys, values, simple=True)
+
+    patch.setattr(in_place_sums, "_of_visible", of_visible)
 
 
 @breaks("SCORE-5", "test_long_calls")
