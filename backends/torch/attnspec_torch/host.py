@@ -65,13 +65,16 @@ def concrete(*arrays: Any) -> bool:
     """
     recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return not (recorded or torch.autograd.forward_ad._current_level >= 0) and all(
-        type(a) is torch.Tensor
+        type(a) in _PLAIN
         and a.device.type != "meta"
         and not (a.requires_grad and torch.is_grad_enabled())
         and not torch._C._functorch.is_functorch_wrapped_tensor(a)
         and not torch._C._functorch.is_legacy_batchedtensor(a)
         for a in arrays
     )
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def traced(*arrays: Any) -> bool:

@@ -20,17 +20,20 @@ from attnspec.fast import FAST
 from attnspec.host import Kernel, host_of
 from attnspec.request import Request
 from attnspec.shapes import is_number
+from attnspec.struct import arrays_in
 
 from .sdpa_at_once import at_once
 from .sdpa_calls import LARGEST_SCALE, Calls, are_tame
 from .sdpa_gradients import chosen, gradients, sums
 from .sdpa_plan import plan_of
+from .sdpa_stripes import calls_of, why_not
 
 
 def supports(request: Request) -> str | None:
     """None, or why the fused operation does not take such a call."""
     axes, given = request.axes, (request.q, request.k, request.v)
-    arrays = [unwrapped(x) if isinstance(x, Wrapped) and host_of(x).taped else x for x in given]
+    held = arrays_in("", (request.mask, request.bias)).values()
+    arrays = [unwrapped(x) if isinstance(x, Wrapped) and host_of(x).taped else x for x in (*given, *held)]
     if torch.compiler.is_compiling():
         return "torch.compile records plain operations"
     if torch.autograd.forward_ad._current_level >= 0:
@@ -39,17 +42,18 @@ def supports(request: Request) -> str | None:
         return "it is for plain tensors, without vmap"
     if arrays[0].device.type != "cpu":
         return f"it is for the processor, not for {arrays[0].device.type}"
-    for name in ("bias", "softcap", "sink", "dropout"):
+    for name in ("softcap", "sink", "dropout"):
         if getattr(request, name) is not None:
             return f"it knows no {name}"
     if not is_number(request.scale) or abs(request.scale) > LARGEST_SCALE:
         return f"the scale is no number up to {LARGEST_SCALE:g}"
     if not (axes.D and axes.E and all(axes.scores)):
         return "there is nothing to compute"
-    if len(axes.lead) > 1 and any(x.shape[:-3] != axes.lead for x in arrays):
+    if len(axes.lead) > 1 and any(x.shape[:-3] != axes.lead for x in given):
         return "of more than one leading axis some are broadcast"
-    plan = plan_of(request)
-    return plan if isinstance(plan, str) else None
+    if request.bias is None and not isinstance(plan_of(request), str):
+        return None
+    return why_not(request)
 
 
 def _is_mapped(x: Tensor) -> bool:
@@ -64,7 +68,7 @@ def _is_mapped(x: Tensor) -> bool:
 
 def call(request: Request) -> tuple[Tensor, Tensor]:
     """(out, lse)."""
-    arrays = request.q, request.k, request.v
+    arrays = request.q, request.k, request.v, *arrays_in("", request.bias).values()
     if not any(isinstance(x, Wrapped) for x in arrays) and request.host.concrete(*arrays):
         out, lse, *_ = _attended(request)
     else:
@@ -74,7 +78,7 @@ def call(request: Request) -> tuple[Tensor, Tensor]:
 
 def _recorded(request: Request) -> tuple[Tensor, ...]:
     """As `attnspec.blocks.attend`, which takes over under transforms."""
-    if not request.host.concrete(request.q, request.k, request.v):
+    if not request.host.concrete(request.q, request.k, request.v, *arrays_in("", request.bias).values()):
         return attend(request, FAST)
     out, lse, *rest = _attended(request)
     return out, lse, *(rest or sums(lse))
@@ -82,9 +86,9 @@ def _recorded(request: Request) -> tuple[Tensor, ...]:
 
 def _attended(request: Request) -> tuple[Tensor, ...]:
     """(out, lse); with the reference and the total of each row if some are walked."""
-    calls = Calls.of(request)
-    k, v = calls.read()
-    if all(map(calls.few, calls.pieces)) or are_tame(k):
+    calls = calls_of(request)
+    v = calls.read()[1]
+    if are_tame(*calls.looked_at()):
         out, lse, doubt = calls.attended(calls.given)
         # An output that is finite has read no value that is not.
         if doubt is None and are_tame(v if out.numel() > v.numel() else out):

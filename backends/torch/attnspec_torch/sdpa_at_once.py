@@ -33,6 +33,7 @@ from .sdpa_calls import (
 )
 from .sdpa_gradients import gradients, sums
 from .sdpa_plan import Plan, with_rule
+from .sdpa_stripes import ENTRIES
 
 _C, _forward_ad, _is_compiling = torch._C, torch.autograd.forward_ad, torch.compiler.is_compiling
 
@@ -58,7 +59,7 @@ def at_once(q: Any, k: Any, v: Any, mask: Any, scale: Any) -> Tensor | None:
         return None
     bias = None
     if type(mask) is Tensor:
-        bias = _of_row(mask, q, k)
+        bias = _added(mask, q, k)
         if bias is None:
             return None
     elif not (mask is None or _is_static(mask)):
@@ -73,7 +74,7 @@ def at_once(q: Any, k: Any, v: Any, mask: Any, scale: Any) -> Tensor | None:
         found = _attended(known, q, k, v, bias)
     if found is None:
         return None
-    out, _ = _Recorded.apply(q, k, v, found, known, mask, bias)
+    out, _ = _Recorded.apply(q, k, v, found, known, mask)
     return out
 
 
@@ -122,15 +123,22 @@ def _is_static(mask: Any) -> bool:
     return (kind is Window and type(mask.offset) is int) or (kind is Padding and isinstance(mask.lengths, int | tuple))
 
 
-def _of_row(mask: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
-    """(B or 1, 1, 1, K) to be added to scores, of one row of keys for all heads and queries, which hides not all."""
-    shape, K = mask.shape, k.shape[2]
-    if not (mask.dtype is torch.bool and mask.is_cpu and shape[-1:] == (K,)):
+def _added(mask: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
+    """What is added to scores, (B or 1, H or 1, Q or 1, K): 0 and -inf; None: of another array, or of one too large."""
+    shape, (B, H, Q, _), K = mask.shape, q.shape, k.shape[2]
+    if not (mask.dtype is torch.bool and mask.is_cpu and shape[-1:] == (K,) and len(shape) <= 4):
         return None
-    if not (mask.numel() == K or (len(shape) == 4 and shape[:3] == (q.shape[0], 1, 1))):
+    seen = mask[(None,) * (4 - len(shape))]
+    b, h, rows, _ = seen.shape
+    if not (b in (1, B) and h in (1, H) and rows in (1, Q)):
         return None
-    seen = mask.reshape(-1, 1, 1, K)
-    return bias_of(seen, q.dtype) if bool(seen.any(-1).all()) else None
+    if h == rows == 1:  # of one row of keys for all heads and queries it is soon known whether it hides all
+        return bias_of(seen, q.dtype) if bool(seen.any(-1).all()) else None
+    return bias_of(seen, q.dtype) if mask.numel() <= ENTRIES else None
+
+
+def _is_of_pairs(bias: Tensor | None) -> bool:
+    return bias is not None and bias.shape[1:3] != (1, 1)
 
 
 @lru_cache(maxsize=256)
@@ -157,16 +165,24 @@ def _known(q: Any, k: Any, v: Any, rule: Rule | None, scale: float | None) -> _K
 def _attended(known: _Known, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """(out, lse), if every row sees numbers alone and is a number."""
     k, v = _read(known, k), _read(known, v)
-    if not known.few:
+    of_pairs = _is_of_pairs(bias)
+    if of_pairs or not known.few:
         # Of numbers like these nothing else can come; and what was just read is near when the operation reads it.
         if not are_tame(q, k, v):
             return None
         if known.halved and bias is None:
             return in_halves(partial(attend, scale=known.scale), q, k, v)
-        return attend(q, k, v, 0.0, known.causal, scale=known.scale, attn_mask=bias)  # type: ignore[no-any-return]
+        out, lse = attend(q, k, v, 0.0, known.causal, scale=known.scale, attn_mask=bias)
+        return None if of_pairs and not _is_ordinary(lse) else (out, lse)
     out, lse, doubt = fused(q, k, v, known.scale, bias, causal=False, few=True)
     # An output that is finite has read no value that is not.
     return (out, lse) if doubt is None and are_tame(out) else None
+
+
+def _is_ordinary(lse: Tensor) -> bool:
+    """Whether each row surely sees a key, and its lse says all of it."""
+    least, most = torch.aminmax(lse.abs())
+    return bool(least.item() > 0 and most.item() <= LARGEST_LSE)
 
 
 def _read(known: _Known, x: Tensor) -> Tensor:
@@ -178,18 +194,19 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, found: tuple[Tensor, Tensor], known: _Known, mask: Any, bias: Any
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, found: tuple[Tensor, Tensor], known: _Known, mask: Any
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(q, k, v, *found)
-        ctx.call = known, mask, bias
+        ctx.call = known, mask
         ctx.set_materialize_grads(False)
         return found
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, of_lse: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor | None, of_lse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        known, mask, bias = ctx.call
-        pulled = None if of_lse is not None else _pulled(known, bias, (q, k, v, out, lse), g)
+        known, mask = ctx.call
+        g = torch.zeros_like(out) if g is None else g
+        pulled = None if of_lse is not None else _pulled(known, mask, (q, k, v, out, lse), g)
         if pulled is None:
             rule = None if mask is None else as_mask(mask)
             request = Request(q, k, v, known.axes, rule, scale=known.scale)
@@ -197,10 +214,10 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
             of_lse = nothing if of_lse is None else of_lse
             found = gradients(request, results, (g, of_lse, nothing[..., None], nothing[..., None]))
             pulled = found["q"], found["k"], found["v"]
-        return (*pulled, None, None, None, None)
+        return (*pulled, None, None, None)
 
 
-def _pulled(known: _Known, bias: Tensor | None, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Tensor, ...] | None:
+def _pulled(known: _Known, mask: Any, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Tensor, ...] | None:
     """The gradients of q, k and v, if no row has to be mended and nobody differentiates them in turn."""
     q, k, v, out, lse = saved
     if not host_of(g).concrete(g, q, k, v):
@@ -211,6 +228,8 @@ def _pulled(known: _Known, bias: Tensor | None, saved: tuple[Tensor, ...], g: Te
     # What forward looked at is not looked at again.
     if not (of_size and are_tame(*(g, q, k, v) if known.few else (g,))):
         return None
+    # Made again: it may be as large as all scores of a head, and nobody knows how long a graph lives.
+    bias = _added(mask, q, k) if type(mask) is Tensor else None
     options = {"scale": known.scale, "attn_mask": bias}
     pulled = pull(readable(g, g.shape[-1]), q, k, v, out, lse, 0.0, known.causal, **options)
     missing = known.axes.K - known.keys

@@ -56,8 +56,7 @@ class Calls(NamedTuple):
         """Of a call that `sdpa.supports`."""
         axes, plan = request.axes, plan_of(request)
         assert not isinstance(plan, str)
-        width = max(axes.D, axes.E)
-        given = Operands(*[_flat(x, axes.lead, width) for x in (request.q, request.k, request.v)])
+        given = operands_of(request)
         bias = None
         if plan.seen is not None:
             seen = plan.seen[(None,) * max(0, 3 - plan.seen.ndim)]
@@ -82,6 +81,10 @@ class Calls(NamedTuple):
         _, k, v = self.given
         stop = max((piece.k.stop for piece in self.pieces), default=0)
         return (k, v) if stop == k.shape[-2] else (k[..., :stop, :], v[..., :stop, :])
+
+    def looked_at(self) -> Sequence[Tensor]:
+        """What has to be tame: the keys, unless all queries are read with their opposites."""
+        return () if all(map(self.few, self.pieces)) else self.read()[:1]
 
     def few(self, piece: Piece) -> bool:
         """Whether the queries of a piece are read with their opposites."""
@@ -117,7 +120,7 @@ class Calls(NamedTuple):
         out, lse = torch.zeros_like(q), torch.full(q.shape[:-1], -math.inf, dtype=q.dtype)
         doubt = None
         for piece in self.pieces:
-            rows = (piece.items, slice(None), piece.q)
+            rows = piece.rows
             part = self._of_piece(piece, operands)
             if part.doubt is not None:
                 doubt = torch.zeros(lse.shape, dtype=torch.bool) if doubt is None else doubt
@@ -146,7 +149,7 @@ class Calls(NamedTuple):
             return pull(g, *operands, out, lse, 0.0, piece.causal, **self._options(piece))  # type: ignore[no-any-return]
         found = tuple(torch.zeros(x.shape, dtype=x.dtype) for x in operands)
         for piece in self.pieces:
-            rows, keys = ((piece.items, slice(None), place) for place in (piece.q, piece.k))
+            rows, keys = piece.rows, (piece.items, slice(None), piece.k)
             cut, options = self._cut(piece, operands), self._options(piece)
             part = pull(g[rows], *cut, out[rows], lse[rows], 0.0, piece.causal, **options)
             for x, place, of_part in zip(found, (rows, keys, keys), part, strict=True):
@@ -163,8 +166,8 @@ class Calls(NamedTuple):
         q, k, v = operands
         if self.whole and piece.k.stop == k.shape[-2]:
             return operands
-        items, _, keys, _ = piece
-        return q[items, :, piece.q], k[items, :, keys], v[items, :, keys]
+        keys = piece.items, slice(None), piece.k
+        return q[piece.rows], k[keys], v[keys]
 
     def _options(self, piece: Piece) -> dict[str, Any]:
         return {"scale": float(self.request.scale), "attn_mask": self._bias(piece)}
@@ -173,9 +176,20 @@ class Calls(NamedTuple):
         return None if self.bias is None else self.bias[piece.items, ..., piece.k]
 
 
+def operands_of(request: Request) -> Operands:
+    """The arrays of a call."""
+    lead, width = request.axes.lead, max(request.axes.D, request.axes.E)
+    return Operands(*[_flat(x, lead, width) for x in (request.q, request.k, request.v)])
+
+
 def bias_of(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """What is added to scores so that only keys that are seen count."""
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -math.inf)
+    # The bits of -inf, or none: to choose by flags in no order takes ten times as long as arithmetic.
+    integers, infinity = _BITS[dtype]
+    return seen.to(integers, memory_format=torch.contiguous_format).sub_(1).bitwise_and_(infinity).view(dtype)
+
+
+_BITS = {torch.float32: (torch.int32, -(2**23)), torch.float64: (torch.int64, -(2**52))}
 
 
 def are_few(Q: int, heads: int, K: int, *, causal: bool) -> bool:

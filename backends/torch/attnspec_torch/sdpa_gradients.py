@@ -11,8 +11,10 @@ from torch import Tensor
 
 from attnspec.backward import Gradients, attend_backward
 from attnspec.fast import FAST
+from attnspec.struct import arrays_in
 
 from .sdpa_calls import LARGEST, LARGEST_LSE, Calls, Operands, are_tame
+from .sdpa_stripes import calls_of
 
 
 def sums(lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,7 +27,9 @@ def gradients(*saved: Any) -> Gradients:
     request, (out, lse, _, _), (g, of_lse, _, of_total) = saved
     if not request.host.concrete(request.q, request.k, request.v, out, lse, g, of_lse, of_total):
         return attend_backward(saved, FAST)
-    calls = Calls.of(request)
+    if arrays_in("", request.bias):  # which may learn, of which the operation knows nothing
+        return attend_backward(saved, FAST)
+    calls = calls_of(request)
     rows = [calls.flat(x) for x in (g, out, lse)]
     walked = (~(lse.abs() <= LARGEST_LSE) & (lse != -math.inf)) | (of_lse != 0) | (of_total[..., 0] != 0)
     if are_tame(calls.given.q, *calls.read(), g) and not bool(walked.any()):

@@ -25,6 +25,12 @@ class Piece(NamedTuple):
     q: slice
     k: slice
     causal: bool  # its n-th query sees its first n keys and one more; else each sees all
+    heads: slice = slice(None)
+
+    @property
+    def rows(self) -> tuple[slice, ...]:
+        """Where in (B, H, Q, ...) its queries lie."""
+        return self.items, self.heads, self.q
 
 
 class Plan(NamedTuple):

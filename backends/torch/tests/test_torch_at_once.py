@@ -36,12 +36,15 @@ def arrays(name: str, dtype: torch.dtype = torch.float32) -> Tensors:
 
 
 def masks(name: str) -> dict[str, Any]:
-    B, *_, K, _ = SHAPES[name]
+    B, H, _, Q, K, _ = SHAPES[name]
+    pairs = torch.rand(B, H, Q, K, generator=torch.Generator().manual_seed(6)) < 0.7
+    pairs[..., 0] = True
     row = torch.rand(K, generator=torch.Generator().manual_seed(4)) < 0.7
     rows = torch.rand(B, 1, 1, K, generator=torch.Generator().manual_seed(5)) < 0.7
     return {
         "none": None, "causal": attnspec.causal(), "padding": attnspec.padding(K - 3),
-        "padding, each alike": attnspec.padding([K - 3] * B), "a row": row, "rows": rows,
+        "padding, each alike": attnspec.padding([K - 3] * B), "a row": row, "rows": rows, "pairs": pairs[0, 0],
+        "pairs of heads": pairs[0], "pairs of items": pairs[:, :1], "pairs, turned": pairs.mT.contiguous().mT,
     }  # fmt: skip
 
 
@@ -202,8 +205,9 @@ def others() -> dict[str, tuple[Any, ...]]:
         "lengths of a tensor": (q, k, v, attnspec.padding(torch.full((6,), K)), None),
         "lengths that differ": (q, k, v, attnspec.padding([K - n for n in range(6)]), None),
         "two rules": (q, k, v, attnspec.causal() & attnspec.padding(K - 1), None),
-        "an array of each head": (q, k, v, torch.ones(6, 1, K, dtype=torch.bool), None),
-        "an array of each pair": (q, k, v, torch.ones(q.shape[2], K, dtype=torch.bool), None),
+        "an array of each head of others": (q, k, v, torch.ones(5, 1, K, dtype=torch.bool), None),
+        "an array of too many axes": (q, k, v, torch.ones(1, 1, 1, 1, K, dtype=torch.bool), None),
+        "a query that sees nothing": (q, k, v, torch.arange(q.shape[2])[:, None] > torch.zeros(K), None),
         "a row of numbers": (q, k, v, torch.ones(K), None),
         "a row that is too short": (q, k, v, torch.ones(1, dtype=torch.bool), None),
         "rows that hide all keys": (q, k, v, hiding, None),
@@ -232,3 +236,17 @@ def test_transforms_and_lower_precision_are_left() -> None:
     torch.jit.trace(asked, (q,), check_trace=False)
     assert found == [None] * 5
     assert at_once(q, k, v, None, None) is not None
+
+
+@pytest.mark.parametrize("n", [8, 40])
+def test_calls_at_once_have_second_derivatives(n: int) -> None:
+    leaves = [torch.randn(1, 2, n, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    assert torch.autograd.gradgradcheck(lambda *arrays: attnspec.attention(*arrays), tuple(leaves))
+
+
+def test_a_parameter_is_computed_as_its_tensor_is() -> None:
+    q, k, v = (torch.randn(1, 2, 64, 8) for _ in range(3))
+    with torch.no_grad():
+        out = attnspec.attention(torch.nn.Parameter(q), k, v)
+    assert torch.equal(out, attnspec.attention(q, k, v))
+    assert torch.equal(attnspec.attention(torch.nn.Parameter(q), k, v), out)

@@ -23,6 +23,7 @@ H, G, Q, K, D = 6, 3, 5, 7, 4
 LARGEST = torch.finfo(torch.float32).max
 GARBAGE = (0.0, -3.0, 1e30, LARGEST, -LARGEST, float("nan"), float("inf"), float("-inf"))
 ROW = torch.tensor([[True, False, True, True, False, True, True], [False] * 7])[:, None, None, :]
+PAIRS = torch.rand(2, 1, Q, K, generator=torch.Generator().manual_seed(8)) < 0.6
 
 # name -> (mask, the keys that nobody sees, for each item)
 MASKS: dict[str, Any] = {
@@ -34,6 +35,10 @@ MASKS: dict[str, Any] = {
     "padding by a list, causal": attnspec.padding([6, 2]) & attnspec.causal(1),
     "a row of keys": ROW,
     "a row of keys, causal": attnspec.as_mask(ROW) & attnspec.causal(1),
+    "pairs": PAIRS,
+    "pairs, causal": attnspec.causal(1) & PAIRS,
+    "segments, causal": attnspec.segments(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0] * 3 + [1] * 4))
+    & attnspec.causal(1),
 }
 Tensors = tuple[torch.Tensor, ...]
 
@@ -236,14 +241,23 @@ def test_cotangents_of_any_layout_are_taken(inputs: Tensors) -> None:
     torch.testing.assert_close(*gradients)
 
 
+class Theirs:
+    """Somebody else's bias."""
+
+    def tile(self, q: Any, k: Any, /, *, xp: Any, device: Any) -> Any:
+        return torch.zeros(q.size, k.size)
+
+    def status(self, q: Any, k: Any, /) -> str:
+        return "all"
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"mask": attnspec.window(1, 1)},
-        {"mask": torch.ones(Q, K, dtype=torch.bool)},
-        {"mask": attnspec.causal(torch.tensor([0, 1]))},
+        {"mask": attnspec.window(1, 1) & torch.ones(Q, K, dtype=torch.bool)},
         {"mask": ~attnspec.padding(3)},
-        {"bias": torch.zeros(K)},
+        {"bias": Theirs()},
         {"sink": 0.0},
         {"softcap": 1.0},
         {"scale": 1e30},
