@@ -327,3 +327,15 @@ def test_a_hidden_key_that_the_scale_makes_infinite_changes_no_bit(backend: Any,
         for found in answers[1:]:
             for x, y in zip(answers[0], found, strict=True):
                 np.testing.assert_array_equal(backend.to_numpy(x), backend.to_numpy(y))
+
+
+@pytest.mark.clause("SOFTMAX-1")
+@pytest.mark.parametrize("score", [128.0, 8192.0, 2.0**17])
+@pytest.mark.parametrize(("Q", "K", "offset"), [(8, 48, 40), (400, 400, 0), (70, 170, 100)])
+def test_weights_add_up_to_one_however_large_the_scores_are(
+    backend: Any, Q: int, K: int, offset: int, score: float
+) -> None:
+    q, k = (constant(float(np.sqrt(score / 2)), 1, 2, n, 4) for n in (Q, K))
+    made = map(backend.asarray, (q, k, np.ones((1, 2, K, 4), np.float32)))
+    out = backend.to_numpy(attnspec.attention(*made, mask=attnspec.causal(offset)))
+    np.testing.assert_allclose(out, 1.0, rtol=2e-6)

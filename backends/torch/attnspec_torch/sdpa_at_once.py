@@ -145,7 +145,7 @@ def _is_of_pairs(bias: Tensor | None) -> bool:
 def _known(q: Any, k: Any, v: Any, rule: Rule | None, scale: float | None) -> _Known | None:
     """None: such a call is no single call of the operation, or it is to be refused."""
     (B, H, Q, D), (_, G, K, _) = q, k
-    if k != v or (k[0], k[3]) != (B, D) or not (D and G and B * H * Q * K) or H % G:
+    if k != v or (k[0], k[3]) != (B, D) or not (D > 1 and G and B * H * Q * K) or H % G:
         return None
     if not (scale is None or 0 < scale <= LARGEST_SCALE):  # the operation hides keys before it scales
         return None
@@ -196,15 +196,17 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, found: tuple[Tensor, Tensor], known: _Known, mask: Any
     ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(q, k, v, *found)
-        ctx.call = known, mask
+        array = mask if isinstance(mask, Tensor) else None
+        ctx.save_for_backward(q, k, v, *found, array)  # who writes to one of them is told so
+        ctx.call = known, None if array is not None else mask
         ctx.set_materialize_grads(False)
         return found
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, of_lse: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
+        q, k, v, out, lse, array = ctx.saved_tensors
         known, mask = ctx.call
+        mask = mask if array is None else array
         g = torch.zeros_like(out) if g is None else g
         pulled = None if of_lse is not None else _pulled(known, mask, (q, k, v, out, lse), g)
         if pulled is None:

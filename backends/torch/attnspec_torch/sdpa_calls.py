@@ -95,7 +95,7 @@ class Calls(NamedTuple):
     def sees(self, flags: Tensor) -> Tensor:
         """Of flags of keys (B, G, K), which queries see one: (B, H, Q)."""
         axes = self.request.axes
-        found = torch.zeros((*flags.shape[:2], axes.Q), dtype=torch.bool)
+        found = flags.new_zeros((*flags.shape[:2], axes.Q))
         for piece in self.pieces:
             found[piece.items, :, piece.q] |= _of_queries(piece, flags[piece.items, :, piece.k])
         return found.repeat_interleave(axes.H // axes.G, 1)
@@ -117,13 +117,13 @@ class Calls(NamedTuple):
 
     def _of_pieces(self, operands: Operands) -> Results:
         q = operands.q
-        out, lse = torch.zeros_like(q), torch.full(q.shape[:-1], -math.inf, dtype=q.dtype)
+        out, lse = q.new_zeros(q.shape), q.new_full(q.shape[:-1], -math.inf)
         doubt = None
         for piece in self.pieces:
             rows = piece.rows
             part = self._of_piece(piece, operands)
             if part.doubt is not None:
-                doubt = torch.zeros(lse.shape, dtype=torch.bool) if doubt is None else doubt
+                doubt = torch.zeros_like(lse, dtype=torch.bool) if doubt is None else doubt
                 doubt[rows] |= part.doubt
             merged = _merged((out[rows], lse[rows]), part[:2]) if piece.causal and piece.k.start else part[:2]
             out[rows], lse[rows] = merged
@@ -147,7 +147,7 @@ class Calls(NamedTuple):
         if self.whole and self.pieces[0].k == slice(0, operands.k.shape[-2]):
             (piece,) = self.pieces
             return pull(g, *operands, out, lse, 0.0, piece.causal, **self._options(piece))  # type: ignore[no-any-return]
-        found = tuple(torch.zeros(x.shape, dtype=x.dtype) for x in operands)
+        found = tuple(x.new_zeros(x.shape) for x in operands)
         for piece in self.pieces:
             rows, keys = piece.rows, (piece.items, slice(None), piece.k)
             cut, options = self._cut(piece, operands), self._options(piece)
@@ -253,10 +253,10 @@ def in_halves(attend: Callable[..., tuple[Tensor, Tensor]], q: Tensor, k: Tensor
     out[:, :, :middle], lse[:, :, :middle] = attend(q0, k0, v0, is_causal=True)
     (a, of_a), (b, of_b) = attend(q1, k0, v0, is_causal=False), attend(q1, k1, v1, is_causal=True)
     # As `_merged`, but a row of keys that are all hidden is not among these; and every array that is made costs time.
-    of_both, rows = torch.logaddexp(of_a, of_b), out[:, :, middle:]
-    torch.mul(a, (of_a - of_both).exp_()[..., None], out=rows)
-    rows.addcmul_(b, (of_b - of_both).exp_()[..., None])
-    lse[:, :, middle:] = of_both
+    more, rows = of_a - of_b, out[:, :, middle:]
+    torch.mul(a, more.sigmoid()[..., None], out=rows)
+    rows.addcmul_(b, more.neg_().sigmoid_()[..., None])
+    lse[:, :, middle:] = torch.logaddexp(of_a, of_b)
     return out, lse
 
 
@@ -299,12 +299,15 @@ def readable(x: Tensor, width: int) -> Tensor:
     """So wide, and with steps of 1 along the last axis: the operation takes both for granted."""
     if x.shape[-1] != width:
         return torch.nn.functional.pad(x, (0, width - x.shape[-1]))
-    return x if x.stride(-1) == 1 else x.contiguous()
+    # Of entries that are alone in their rows any step is 1; what lies otherwise may be rounded otherwise.
+    return x if x.stride(-1) == 1 and width > 1 else x.contiguous()
 
 
 def _merged(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The results over two disjoint sets of keys as one."""
-    lse = torch.logaddexp(one[1], other[1])
-    shift = lse.masked_fill(lse == -math.inf, 0.0)
-    first, second = (out * (of_part - shift).exp()[..., None] for out, of_part in (one, other))
-    return first + second, lse
+    """The results over two disjoint sets of keys as one.
+
+    Shares that are made of the lse of both would not add up to 1 where that is large, and has lost its small part.
+    """
+    more = torch.where(one[1] == other[1], 0.0, one[1] - other[1])
+    first, second = (out * share[..., None] for (out, _), share in ((one, more.sigmoid()), (other, (-more).sigmoid())))
+    return first + second, torch.logaddexp(one[1], other[1])

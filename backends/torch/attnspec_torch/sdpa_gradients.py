@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnspec.backward import Gradients, attend_backward
+from attnspec.blocks import row_totals
 from attnspec.fast import FAST
 from attnspec.struct import arrays_in
 
@@ -51,6 +52,9 @@ def _mended_gradients(saved: Any, calls: Calls, walked: Tensor) -> Gradients:
     walked = calls.shaped(flat)
     if not bool(walked.any()):
         return found
+    large = (results[1].abs() > LARGEST_LSE) & (results[1].abs() < math.inf)
+    if bool(large.any()):
+        results = (*results[:2], *chosen(large, row_totals(request, FAST), results[2:]))
     nothing = (torch.zeros_like(x) for x in (g, of_lse, of_total))
     g, of_lse, of_total = chosen(walked, (g, of_lse, of_total), nothing)
     of_walked = attend_backward((request, results, (g, of_lse, of_reference, of_total)), FAST)

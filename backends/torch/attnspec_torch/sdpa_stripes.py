@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,8 @@ from attnspec.request import Request
 from attnspec.rules import And, ArrayMask, Padding, Rule, Segments, Window
 from attnspec.terms import ArrayBias, Foreign, Sum, Term
 
-from .sdpa_calls import LARGEST, LARGEST_LSE, Calls, Operands, Results, attend, bias_of, operands_of, pull, readable
+from .sdpa_calls import Calls, Operands, attend, bias_of, operands_of, pull, readable
+from .sdpa_distances import Added, Distances, band_of
 from .sdpa_plan import Piece, plan_of
 
 # The entries of a stripe, at most: beyond, they no longer lie in a cache when the operation reads them.
@@ -31,12 +31,16 @@ _BLOCK = 256
 
 def calls_of(request: Request) -> Calls:
     """Of a call that `sdpa.supports`."""
+    if band_of(request) is not None:
+        return Distances.of(request)
     needed = request.bias is not None or isinstance(plan_of(request), str)
     return Stripes.of(request) if needed else Calls.of(request)
 
 
 def why_not(request: Request) -> str | None:
-    """None, or why a call is not one of stripes."""
+    """None, or why a call is neither one of distances nor one of stripes."""
+    if band_of(request) is not None:
+        return None
     if len(request.axes.lead) > 1:
         return "a mask or a bias of pairs, and more than one leading axis"
     if any(isinstance(x, Tensor) for x in (request.q_positions, request.k_positions)):
@@ -60,12 +64,12 @@ def _terms(term: Term | None) -> list[Term]:
     return [] if term is None else [term]
 
 
-class Stripes(Calls):
+class Stripes(Added):
     """A call of attention in pieces of some items, heads and queries, and of all keys that the mask may show them."""
 
     @classmethod
     def of(cls, request: Request) -> Stripes:
-        """Of a call of which `why_not` says nothing."""
+        """Of a call of which `why_not` says nothing, and which has no `band_of`."""
         axes, given = request.axes, operands_of(request)
         pieces = list(_pieces(request, given.q))
         whole = len(pieces) == 1 and all(
@@ -74,42 +78,17 @@ class Stripes(Calls):
         )
         return cls(request, pieces, given, None, whole and pieces[0].items.stop == math.prod(axes.lead))
 
-    def looked_at(self) -> Sequence[Tensor]:
-        """What has to be tame."""
-        return self.given.q, self.read()[0]
-
     def sees(self, flags: Tensor) -> Tensor:
         """Of flags of keys (B, G, K), which queries see one: (B, H, Q)."""
         q, groups = self.given.q, self.request.axes.H // self.request.axes.G
-        found = torch.zeros(q.shape[:-1], dtype=torch.bool)
+        found = torch.zeros_like(q[..., 0], dtype=torch.bool)
         for piece in self.pieces:
             seen = (self._stripe(piece) != -math.inf).to(q.dtype)
             of_keys = flags.repeat_interleave(groups, 1)[piece.items, piece.heads, piece.k].to(q.dtype)
             found[piece.rows] = torch.einsum("bhqk,bhk->bhq", seen, of_keys) > 0
         return found
 
-    def without(self, bad: Tensor) -> tuple[Operands, Tensor]:
-        """0 for keys and values that are bad (B, G, K), and for queries and keys that are too large; as `Calls`."""
-        q, k, v = self.given
-        large_q, large_k = (~(x.abs().amax(-1) <= LARGEST) for x in (q, k))
-        bad = bad | large_k
-        k, v = (x.masked_fill(bad[..., None], 0.0) for x in (k, v))
-        return Operands(q.masked_fill(large_q[..., None], 0.0), k, v), self.sees(bad) | large_q
-
-    def attended(self, operands: Operands) -> Results:
-        """By the fused operation."""
-        if self.whole:
-            out, lse = self._of_stripe(self.pieces[0], operands)
-        else:
-            q = operands.q
-            out, lse = torch.zeros(q.shape, dtype=q.dtype), torch.full(q.shape[:-1], -math.inf, dtype=q.dtype)
-            for piece in self.pieces:
-                out[piece.rows], lse[piece.rows] = self._of_stripe(piece, operands)
-        # Of such a row the gradients need more than its lse.
-        doubt = ~((lse.abs() <= LARGEST_LSE) | (lse == -math.inf))
-        return Results(out[..., : self.request.axes.E], lse, doubt if bool(doubt.any()) else None)
-
-    def _of_stripe(self, piece: Piece, operands: Operands) -> tuple[Tensor, Tensor]:
+    def _attend(self, piece: Piece, operands: Operands) -> tuple[Tensor, Tensor]:
         added = self._stripe(piece)
         out, lse = attend(*self._cut(piece, operands), 0.0, False, **self._options(added))
         # The operation gives lse = 0 and out = 0 to a row all of whose scores are -inf.
@@ -118,31 +97,10 @@ class Stripes(Calls):
             out.masked_fill_((lse == -math.inf)[..., None], 0.0)
         return out, lse
 
-    def pulled(self, operands: Operands, g: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of q, k and v; rows whose lse is infinite add nothing."""
-        lse = lse.masked_fill(lse == -math.inf, math.inf)
-        found = tuple(torch.zeros(x.shape, dtype=x.dtype) for x in operands)
-        for piece in self.pieces:
-            added, rows, keys = self._stripe(piece), piece.rows, self._keys(piece)
-            cut = self._cut(piece, operands)
-            part = pull(g[rows], *cut, out[rows], lse[rows], 0.0, False, **self._options(added))
-            for x, place, of_part in zip(found, (rows, keys, keys), part, strict=True):
-                x[place] += of_part
-        return found
-
-    def _options(self, added: Tensor) -> dict[str, Any]:
-        return {"scale": float(self.request.scale), "attn_mask": added}
-
-    def _cut(self, piece: Piece, operands: Operands) -> Sequence[Tensor]:
-        q, k, v = operands
-        if self.whole:
-            return operands
-        keys = self._keys(piece)
-        return q[piece.rows], k[keys], v[keys]
-
-    def _keys(self, piece: Piece) -> tuple[slice, ...]:
-        groups = self.request.axes.H // self.request.axes.G
-        return piece.items, slice(piece.heads.start // groups, piece.heads.stop // groups), piece.k
+    def _pull(self, piece: Piece, operands: Operands, rows: tuple[Tensor, Tensor, Tensor]) -> Sequence[Tensor]:
+        g, out, lse = rows
+        cut, options = self._cut(piece, operands), self._options(self._stripe(piece))
+        return pull(g, *cut, out, lse, 0.0, False, **options)  # type: ignore[no-any-return]
 
     def _stripe(self, piece: Piece) -> Tensor:
         """What is added to the scores of a piece, (b or 1, h or 1, q or 1, k)."""

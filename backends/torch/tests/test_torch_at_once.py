@@ -250,3 +250,47 @@ def test_a_parameter_is_computed_as_its_tensor_is() -> None:
         out = attnspec.attention(torch.nn.Parameter(q), k, v)
     assert torch.equal(out, attnspec.attention(q, k, v))
     assert torch.equal(attnspec.attention(torch.nn.Parameter(q), k, v), out)
+
+
+def test_who_writes_to_a_mask_before_the_way_back_is_told_so() -> None:
+    for mask in (torch.eye(6, dtype=torch.bool), torch.arange(6) < 4):
+        x = torch.randn(1, 1, 6, 4, requires_grad=True)
+        out = attnspec.attention(x, x, x, mask=mask)
+        mask[...] = True
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_results_lie_beside_their_arrays_whatever_the_default_device_is() -> None:
+    q, bad = torch.randn(1, 2, 600, 8), torch.randn(1, 2, 600, 8)
+    bad[..., 3, 0] = torch.nan
+    pairs = torch.ones(600, 600, dtype=torch.bool).tril()
+    rules = attnspec.causal(5), pairs, attnspec.padding(500)
+    calls = [(k, mask, bias) for k in (q, bad) for mask in rules for bias in (None, attnspec.alibi(2))]
+    for k, mask, bias in calls:
+        with torch.device("meta"):
+            found = attnspec.attention_with_lse(q, k, k, mask=mask, bias=bias)
+        wanted = attnspec.attention_with_lse(q, k, k, mask=mask, bias=bias)
+        assert all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("mask", [None, attnspec.causal()])
+@pytest.mark.parametrize("size", [16.0, 32.0, 256.0])
+def test_gradients_of_large_scores_are_made_of_their_sums(mask: Any, size: float) -> None:
+    """And not of an lse that has lost what tells the weights apart."""
+    x = torch.full((1, 1, 64, 64), size)
+    v, g = torch.randn(1, 1, 64, 64), torch.randn(1, 1, 64, 64)
+    found = []
+    for dtype, implementation in ((torch.float32, "auto"), (torch.float64, "portable")):
+        leaves = [a.clone().to(dtype).requires_grad_() for a in (x, x, v)]
+        attnspec.attention(*leaves, mask=mask, implementation=implementation).backward(g.to(dtype))
+        found.append([leaf.grad for leaf in leaves])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=0, atol=2e-6 * size)
+
+
+def test_entries_alone_in_their_rows_may_lie_anyhow() -> None:
+    q, k, v = (torch.randn(2, n, 2, 1).transpose(1, 2) for n in (130, 300, 300))
+    seen, spoilt = torch.arange(300) < 293, k.transpose(1, 2).clone().transpose(1, 2)
+    spoilt[:, :, 293:] = 3e38
+    assert torch.equal(attnspec.attention(q, k, v, mask=seen), attnspec.attention(q, spoilt, v, mask=seen))
