@@ -22,7 +22,7 @@ from typing import Any
 from ._compat import Array, widened
 from .fast import EAGER, FAST, all_finite, is_in_queries, stacked, unstacked
 from .host import on
-from .in_place_tiles import SIDE, Tile, Unit, is_shared, operations, tiles_of, with_column
+from .in_place_tiles import SIDE, Tile, Unit, is_shared, longest_of, operations, tiles_of, with_column
 from .numerics import Operands
 from .parts import Block, part_of, places_of
 from .request import Request
@@ -153,8 +153,8 @@ class _Part:
         Hidden keys are in it. It decides about nothing but how exp is computed, whose bits are the same in every way.
         """
         xp = self.xp
-        queries, keys = (float(xp.max(xp.vecdot(x, x))) for x in (of_scores[..., :-1], self.with_ones[0][..., :-1]))
-        least = -4.0 - math.sqrt(queries * keys) - float(xp.max(xp.abs(of_scores[..., -1])))
+        queries, keys = (longest_of(xp, x[..., :-1]) for x in (of_scores, self.with_ones[0]))
+        least = -4.0 - queries * keys - float(xp.max(xp.abs(of_scores[..., -1])))
         return least if math.isfinite(least) else None
 
     def _stripe(self, stripe: Span, rows: list[Array]) -> None:

@@ -11,8 +11,8 @@ from ._compat import Array, dtype_name
 from .blocks import finished_rows
 from .dropout import keep_tile, kept_scale
 from .fast import EAGER, FAST, grouped_matmul, narrowed
-from .host import beside, host_of
-from .in_place_tiles import FEW, Tile, Unit, is_shared, ones_of, operations, products, with_column
+from .host import beside
+from .in_place_tiles import FEW, Tile, Unit, is_shared, longest_of, operations, products, with_column
 from .numerics import Operands
 from .parts import Block
 from .request import Request
@@ -86,7 +86,7 @@ class Sums:
             zeros = self.xp.zeros((*lead, 1, 1, 1), dtype=self.queries.dtype, **beside(self.queries))
             self.queries = self.queries + zeros
         self.few = request.axes.Q < FEW
-        self.longest = math.inf if self.few or part.looked else _longest(self.xp, self.queries)
+        self.longest = math.inf if self.few or part.looked else longest_of(self.xp, self.queries)
         self.total: Array | None = None
         self.out: Array | None = None
         self.finite = True  # the queries, and the keys so far
@@ -178,7 +178,7 @@ class Sums:
             return None
         longest, of_tile = self.part.longest, (k.start, k.size)
         if of_tile not in longest:
-            longest[of_tile] = _longest(self.xp, keys)
+            longest[of_tile] = longest_of(self.xp, keys)
         least = -self.longest * longest[of_tile] * (1.0 + 2.0**-10)
         self.finite = math.isfinite(least)
         return least
@@ -290,11 +290,6 @@ _ALL = slice(None)
 def _both(a: Array | None, b: Array | None) -> Array | None:
     """Where both are true; None is true everywhere."""
     return b if a is None else a if b is None else a & b
-
-
-def _longest(xp: Any, rows: Array) -> float:
-    squares = xp.matmul(rows * rows, ones_of(xp, rows.shape[-1], rows.dtype, host_of(rows).device_of(rows)))
-    return math.sqrt(float(xp.max(squares)))
 
 
 def _plus(xp: Any, scores: Array, bias: Array | None) -> Array:

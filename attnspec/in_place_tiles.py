@@ -224,6 +224,12 @@ class Tile:
         return found
 
 
+def longest_of(xp: Any, rows: Array) -> float:
+    """The length of the longest row: no product of one with another is more than that of their lengths."""
+    squares = xp.matmul(rows * rows, ones_of(xp, rows.shape[-1], rows.dtype, host_of(rows).device_of(rows)))
+    return math.sqrt(float(xp.max(squares)))
+
+
 def with_column(xp: Any, x: Array, column: Array | float) -> Array:
     """[x, column]."""
     both = xp.empty((*x.shape[:-1], x.shape[-1] + 1), dtype=x.dtype, **beside(x))

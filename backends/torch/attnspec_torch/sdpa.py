@@ -51,7 +51,7 @@ def supports(request: Request) -> str | None:
         return "there is nothing to compute"
     if len(axes.lead) > 1 and any(x.shape[:-3] != axes.lead for x in given):
         return "of more than one leading axis some are broadcast"
-    if request.bias is None and not isinstance(plan_of(request), str):
+    if request.bias is None and plan_of(request) is not None:
         return None
     return why_not(request)
 

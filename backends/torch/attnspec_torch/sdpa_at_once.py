@@ -153,7 +153,7 @@ def _known(q: Any, k: Any, v: Any, rule: Rule | None, scale: float | None) -> _K
     if rule is not None:
         rule.check(axes)
         plan = with_rule(plan, rule, axes)  # type: ignore[assignment]
-    pieces = [] if isinstance(plan, str) else plan.pieces(axes)
+    pieces = [] if plan is None else plan.pieces(axes)
     if len(pieces) != 1 or pieces[0][:2] != (slice(0, B), slice(0, Q)) or pieces[0].k.start:
         return None
     keys, causal = pieces[0].k.stop, pieces[0].causal

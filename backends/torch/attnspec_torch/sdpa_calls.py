@@ -55,7 +55,7 @@ class Calls(NamedTuple):
     def of(cls, request: Request) -> Calls:
         """Of a call that `sdpa.supports`."""
         axes, plan = request.axes, plan_of(request)
-        assert not isinstance(plan, str)
+        assert plan is not None
         given = operands_of(request)
         bias = None
         if plan.seen is not None:

@@ -73,22 +73,22 @@ class Plan(NamedTuple):
         return [(every, slice(0, first), False), triangle]
 
 
-def plan_of(request: Request) -> Plan | str:
-    """The plan of a call, or what it has that none can have."""
+def plan_of(request: Request) -> Plan | None:
+    """The plan of a call, None of one that has a mask that none can have."""
     positions = request.q_positions, request.k_positions
     if request.mask is None:
         return Plan()
     if any(isinstance(x, torch.Tensor) for x in positions):
-        return "positions are known only as tensors"
+        return None
     q_first, k_first = (0 if x is None else x.start for x in positions)
     return with_rule(Plan(), request.mask, request.axes, q_first, k_first)
 
 
-def with_rule(plan: Plan, rule: Rule, axes: Axes, q_first: int = 0, k_first: int = 0) -> Plan | str:
-    """A plan in which a query sees only what the rule says, too."""
+def with_rule(plan: Plan, rule: Rule, axes: Axes, q_first: int = 0, k_first: int = 0) -> Plan | None:
+    """A plan in which a query sees only what the rule says, too; None if there is none."""
     if isinstance(rule, And):
         first = with_rule(plan, rule.a, axes, q_first, k_first)
-        return first if isinstance(first, str) else with_rule(first, rule.b, axes, q_first, k_first)
+        return None if first is None else with_rule(first, rule.b, axes, q_first, k_first)
     if isinstance(rule, Window) and rule.left is None and isinstance(rule.offset, int):
         if rule.right is None:
             return plan
@@ -100,5 +100,4 @@ def with_rule(plan: Plan, rule: Rule, axes: Axes, q_first: int = 0, k_first: int
         shape = tuple(rule.array.shape)
         if shape[-1:] == (axes.K,) and all(n == 1 for n in shape[-3:-1]):
             return plan._replace(seen=rule.array)
-        return f"a boolean mask of shape {shape} is not one row of keys for all heads and queries"
-    return f"{type(rule).__name__} is neither causal, nor padding, nor one row of keys, or there are two of a kind"
+    return None

@@ -33,7 +33,7 @@ def calls_of(request: Request) -> Calls:
     """Of a call that `sdpa.supports`."""
     if band_of(request) is not None:
         return Distances.of(request)
-    needed = request.bias is not None or isinstance(plan_of(request), str)
+    needed = request.bias is not None or plan_of(request) is None
     return Stripes.of(request) if needed else Calls.of(request)
 
 

@@ -207,7 +207,7 @@ def values_of_the_queries_side(patch):
     patch.setattr(attnspec, "multi_head_attention", multi_head_attention)
 
 
-@breaks("MULTIHEAD-4", "test_multihead")
+@breaks("MULTIHEAD-4", "test_cache")
 def rows_past_the_end_overwrite_the_last(patch):
     """What a clamped update of a slice does."""
     append = cache.Cache.append
@@ -220,7 +220,7 @@ def rows_past_the_end_overwrite_the_last(patch):
     patch.setattr(cache.Cache, "append", clamped)
 
 
-@breaks("MULTIHEAD-4", "test_multihead")
+@breaks("MULTIHEAD-4", "test_cache")
 def overflow_of_array_lengths_overwrites(patch):
     right = cache._placed
 
@@ -233,18 +233,18 @@ def overflow_of_array_lengths_overwrites(patch):
     patch.setattr(multihead, "_nan_past_the_end", lambda y, length, trailing: y)
 
 
-@breaks("MULTIHEAD-4", "test_multihead")
+@breaks("MULTIHEAD-4", "test_cache")
 def rows_written_one_too_early(patch):
     right = cache._spliced
     patch.setattr(cache, "_spliced", lambda old, new, start: right(old, new, max(0, start - 1)))
 
 
-@breaks("MULTIHEAD-4", "test_multihead")
+@breaks("MULTIHEAD-4", "test_cache")
 def steps_that_start_at_position_zero_again(patch):
     patch.setattr(cache.Cache, "positions", lambda self, n: range(n))
 
 
-@breaks("MULTIHEAD-4", "test_multihead")
+@breaks("MULTIHEAD-4", "test_cache")
 def steps_one_position_late(patch):
     right = cache.Cache.positions
 
@@ -255,7 +255,7 @@ def steps_one_position_late(patch):
     patch.setattr(cache.Cache, "positions", positions)
 
 
-@breaks("MULTIHEAD-4", "test_multihead")
+@breaks("MULTIHEAD-4", "test_cache")
 def length_of_the_first_item_for_all(patch):
     right = cache.Cache.positions
 
@@ -266,7 +266,7 @@ def length_of_the_first_item_for_all(patch):
     patch.setattr(cache.Cache, "positions", positions)
 
 
-@breaks("MULTIHEAD-4", "test_multihead")
+@breaks("MULTIHEAD-4", "test_cache")
 def tail_of_the_cache_multiplied_by_zero(patch):
     patch.setattr(fast, "_cleaned", lambda xp, x, bad: widened(x))
 
